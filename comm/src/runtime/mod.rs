@@ -316,6 +316,24 @@ pub fn later(after: Duration) -> Instant {
     now() + after.min(LIFETIME)
 }
 
+/// Lets other tasks of the executor run, and tokio look for I/O. Cancel safe.
+pub async fn yield_now() {
+    #[cfg(feature = "runtime-tokio")]
+    tokio::task::yield_now().await;
+    #[cfg(not(feature = "runtime-tokio"))]
+    {
+        let mut is_woken = false;
+        poll_fn(|context| match core::mem::replace(&mut is_woken, true) {
+            true => Poll::Ready(()),
+            false => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
 /// Waits for a duration.
 ///
 /// # Panics

@@ -186,6 +186,7 @@ impl Scheduler {
         }
         let ticking = Arc::clone(&shared);
         tasks.spawn(ticking.tick());
+        tasks.spawn(Arc::clone(&shared).work_off());
         let failing = Arc::clone(&shared);
         tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {

@@ -74,8 +74,12 @@ impl<'c> Cluster<'c> {
     }
 
     fn handle(&mut self, event: Event) {
-        let actions = self.state.handle(self.now, event);
+        let mut actions = self.state.handle(self.now, event);
         self.state.check();
+        while self.state.is_pending() {
+            actions.extend(self.state.proceed(self.now));
+            self.state.check();
+        }
         for action in actions {
             match action {
                 Action::ToWorker(worker, message) => {

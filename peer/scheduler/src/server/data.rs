@@ -159,11 +159,12 @@ impl Shared {
         }
         let is_all = keys.iter().all(|key| who_has.contains_key(key));
         let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
-        self.handle(Event::DataStored {
+        self.complete(Event::DataStored {
             client: Some(request.client),
             who_has,
             nbytes,
-        });
+        })
+        .await;
         match failure {
             Some(error) if !is_all => refused("OSError", &error.to_string()),
             _ => Reply::Keys(Keys(keys)),

@@ -19,7 +19,9 @@ use daskwire_rpc::pool::Pool;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::event::SchedulerEvent;
-use super::state::{Action, ClientId, Event, Policy, RequestId, RequestRefusal, State, WorkerId};
+use super::state::{
+    Action, ClientId, Event, Policy, RequestId, RequestRefusal, State, WorkId, WorkerId,
+};
 use super::{Notice, Options, ServeError};
 use daskwire::frame::ReadHint;
 
@@ -47,7 +49,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// The state machine. A thread of its own would not serve others sooner: no event holds the
+    /// lock for longer than a slice of work, and between slices [`Shared::work_off`] lets all others
+    /// have it. Requests and messages are parsed before, and replies are encoded after it is locked.
     machine: Mutex<Machine>,
+    /// Number of threads that wait for the lock.
+    waiting_count: AtomicUsize,
+    /// Notified when the state has pending work, and when some of it has ended.
+    work_left: Notify,
+    work_ended: Notify,
     /// The error that ends the scheduler.
     failure: watch::Sender<Option<ServeError>>,
     /// Number of listeners that have not failed.
@@ -100,12 +110,28 @@ struct Outbox {
 }
 
 impl Machine {
-    /// Handles an event, and executes the resulting actions.
-    fn handle(&mut self, event: Event) {
+    /// Handles an event, and executes the resulting actions. Returns the work that is left, if any.
+    fn handle(&mut self, event: Event) -> Option<WorkId> {
         if let Event::ClientDrained(id) = event {
             self.outbox.behind.remove(&id);
         }
-        self.outbox.perform(self.state.handle(self.now, event));
+        let before = self.state.latest_work();
+        let actions = self.state.handle(self.now, event);
+        let work = self.state.latest_work();
+        self.perform(actions);
+        (work != before).then_some(work)
+    }
+
+    /// Continues pending work. Returns whether some of it has ended, and whether more is left.
+    fn proceed(&mut self) -> (bool, bool) {
+        let before = self.state.work_count();
+        let actions = self.state.proceed(self.now);
+        self.perform(actions);
+        (self.state.work_count() != before, self.state.is_pending())
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        self.outbox.perform(actions);
         while let Some(id) = self.outbox.newly_behind.pop() {
             let event = Event::ClientBehind(id);
             self.outbox.perform(self.state.handle(self.now, event));
@@ -227,6 +253,9 @@ impl Shared {
         let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
         Self {
+            waiting_count: AtomicUsize::new(0),
+            work_left: Notify::new(),
+            work_ended: Notify::new(),
             machine: Mutex::new(Machine {
                 state: State::new(options.policy.clone()),
                 now: Duration::ZERO,
@@ -257,9 +286,51 @@ impl Shared {
         &self.id
     }
 
-    /// Handles an event.
+    /// Handles an event, of which work may be left.
     pub(super) fn handle(&self, event: Event) {
         self.with_machine(|machine| machine.handle(event));
+    }
+
+    /// Handles an event, and waits until none of its work is left. Cancel safe.
+    pub(super) async fn complete(&self, event: Event) {
+        let work = self.with_machine(|machine| machine.handle(event));
+        self.ended(work).await;
+    }
+
+    /// Waits for the end of some work. Cancel safe.
+    async fn ended(&self, work: Option<WorkId>) {
+        if let Some(work) = work {
+            until(&self.work_ended, || {
+                self.inspect(|state| state.is_done(work))
+            })
+            .await;
+        }
+    }
+
+    /// Continues work that events have left, slice by slice. Between slices, other tasks of the
+    /// executor run, and all threads that wait for the lock have it.
+    pub(super) async fn work_off(self: Arc<Self>) {
+        loop {
+            self.work_left.notified().await;
+            loop {
+                let (has_ended, is_pending) = self.with_machine(Machine::proceed);
+                if has_ended {
+                    self.work_ended.notify_waiters();
+                }
+                if !is_pending {
+                    break;
+                }
+                self.give_way().await;
+            }
+        }
+    }
+
+    /// Lets other tasks of the executor run, and threads that wait for the lock have it.
+    async fn give_way(&self) {
+        runtime::yield_now().await;
+        while self.waiting_count.load(Ordering::Acquire) > 0 {
+            runtime::yield_now().await;
+        }
     }
 
     fn with_machine<R>(&self, act: impl FnOnce(&mut Machine) -> R) -> R {
@@ -284,7 +355,11 @@ impl Shared {
             if let Err(panic) = &result {
                 let reason = panic_message(panic);
                 machine.fail(&self.options.policy, &reason);
+                self.work_ended.notify_waiters();
                 self.fail(ServeError::Panicked { reason });
+            }
+            if machine.state.is_pending() {
+                self.work_left.notify_one();
             }
             let notices = core::mem::take(&mut machine.outbox.notices);
             (
@@ -319,9 +394,10 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.machine
-            .lock()
-            .expect("panics are caught under the lock")
+        self.waiting_count.fetch_add(1, Ordering::AcqRel);
+        let machine = self.machine.lock();
+        self.waiting_count.fetch_sub(1, Ordering::AcqRel);
+        machine.expect("panics are caught under the lock")
     }
 
     fn notify(&self, notice: &Notice) {
@@ -504,14 +580,19 @@ impl Shared {
 
     /// Waits until a condition about workers or their data holds.
     async fn until(&self, holds: impl Fn(&State) -> bool) {
-        loop {
-            let mut changed = core::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if self.inspect(&holds) {
-                return;
-            }
-            changed.await;
+        until(&self.changed, || self.inspect(&holds)).await;
+    }
+}
+
+/// Waits until a condition holds, which is checked after each notification.
+async fn until(changed: &Notify, holds: impl Fn() -> bool) {
+    loop {
+        let mut notified = core::pin::pin!(changed.notified());
+        notified.as_mut().enable();
+        if holds() {
+            return;
         }
+        notified.await;
     }
 }
 

@@ -217,11 +217,12 @@ impl Shared {
                 .await
             }
             Request::UpdateData(request) => {
-                self.handle(Event::DataStored {
+                self.complete(Event::DataStored {
                     client: request.client,
                     who_has: request.who_has.unwrap_or_default(),
                     nbytes: request.nbytes.unwrap_or_default(),
-                });
+                })
+                .await;
                 self.changed.notify_waiters();
                 Reply::Value(Value::None)
             }
@@ -230,7 +231,7 @@ impl Shared {
                 if let Some(unknown) = self.inspect(|state| state.unknown_key(&keys).cloned()) {
                     return missing(&unknown);
                 }
-                self.handle(Event::Retry(keys.clone()));
+                self.complete(Event::Retry(keys.clone())).await;
                 Reply::Keys(Keys(keys))
             }
             Request::RetireWorkers(request) => self.retire(request).await,

@@ -33,7 +33,7 @@ struct Restarted {
 impl Shared {
     /// Forgets all tasks, and restarts all workers.
     pub(super) async fn restart(self: &Arc<Self>, request: RestartCluster) -> Reply {
-        self.handle(Event::Restart);
+        self.complete(Event::Restart).await;
         let request = RestartWorkers {
             timeout: request.timeout,
             wait_for_workers: request.wait_for_workers,

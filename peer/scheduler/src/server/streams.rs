@@ -17,6 +17,9 @@ use super::{CLOSE_TIMEOUT, Machine, Shared};
 use crate::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
 use crate::{Notice, Options};
 
+/// Maximum number of messages of a client or worker that are handled before others may come between.
+const MAX_AT_ONCE: usize = 64;
+
 impl Shared {
     pub(super) async fn client_stream(&self, mut channel: Channel, register: RegisterClient) {
         let RegisterClient {
@@ -44,8 +47,11 @@ impl Shared {
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));
+        let mut work = None;
         loop {
             let batch = async {
+                // The events of a client keep their order.
+                self.ended(work).await;
                 backlog.has_room().await;
                 receiver.receive_batch::<FromClient>().await
             };
@@ -67,22 +73,26 @@ impl Shared {
             for message in batch {
                 read_message(id, message, &mut events);
             }
-            self.with_machine(|machine| {
-                for event in events {
-                    machine.handle(event);
-                    if backlog.has_overflowed() {
-                        break;
-                    }
+            let mut events = events.into_iter();
+            while events.len() > 0 && !backlog.has_overflowed() {
+                self.ended(work).await;
+                work = self.with_machine(|machine| {
+                    let mut events = events.by_ref().take(MAX_AT_ONCE);
+                    events.find_map(|event| machine.handle(event))
+                });
+                if events.len() > 0 {
+                    self.give_way().await;
                 }
-            });
+            }
             if is_last {
                 break;
             }
         }
+        self.ended(work).await;
         if backlog.has_overflowed() {
             self.notify_not_reading(name);
         }
-        self.handle(Event::ClientLeft(id));
+        self.complete(Event::ClientLeft(id)).await;
         finish_writing(&mut writing).await;
         drop(ending);
     }
@@ -129,14 +139,17 @@ impl Shared {
             };
             let is_last = |message: &FromWorker| matches!(message, FromWorker::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            self.with_machine(|machine| {
-                for message in batch {
-                    machine.handle(Event::FromWorker(id, message));
-                    if backlog.has_overflowed() {
-                        break;
+            let mut batch = batch.into_iter();
+            while batch.len() > 0 && !backlog.has_overflowed() {
+                self.with_machine(|machine| {
+                    for message in batch.by_ref().take(MAX_AT_ONCE) {
+                        machine.handle(Event::FromWorker(id, message));
                     }
+                });
+                if batch.len() > 0 {
+                    self.give_way().await;
                 }
-            });
+            }
             self.changed.notify_waiters();
             if is_last {
                 break;
@@ -145,7 +158,7 @@ impl Shared {
         if backlog.has_overflowed() {
             self.notify_not_reading(&address);
         }
-        self.handle(Event::WorkerLeft(id));
+        self.complete(Event::WorkerLeft(id)).await;
         if let Ok(address) = address.parse() {
             self.pool.forget(&address);
         }
@@ -293,9 +306,11 @@ impl Drop for StreamGuard<'_> {
         if std::thread::panicking() {
             let shared = self.comm.0;
             // A second panic here would abort the process.
-            let _ = shared.try_with_machine(|machine| match self.member {
-                Member::Client(id) => machine.handle(Event::ClientLeft(id)),
-                Member::Worker(id) => machine.handle(Event::WorkerLeft(id)),
+            let _ = shared.try_with_machine(|machine| {
+                machine.handle(match self.member {
+                    Member::Client(id) => Event::ClientLeft(id),
+                    Member::Worker(id) => Event::WorkerLeft(id),
+                })
             });
             shared.changed.notify_waiters();
         }

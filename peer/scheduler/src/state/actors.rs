@@ -13,13 +13,11 @@ use super::submission::Failure;
 use super::{State, WorkerId};
 
 impl State {
-    /// Has tasks make actors, unless they have results already.
-    pub(super) fn mark_actors(&mut self, keys: &[Key]) {
-        for key in keys {
-            if let Some(id) = self.by_key.get(key).copied() {
-                let task = &mut self.tasks[id];
-                task.is_actor |= !matches!(task.stage, Stage::Memory);
-            }
+    /// Has a task make an actor, unless it has a result already.
+    pub(super) fn mark_actor(&mut self, key: &Key) {
+        if let Some(id) = self.by_key.get(key).copied() {
+            let task = &mut self.tasks[id];
+            task.is_actor |= !matches!(task.stage, Stage::Memory);
         }
     }
 
@@ -42,15 +40,8 @@ impl State {
             self.send_result(client, erred(&key, &failure));
         }
         for dependent in dependents {
-            if !self.tasks[dependent].stage.is_active() {
-                continue;
-            }
-            // A worker may be about to run it.
-            if let Some(on) = self.unassign(dependent) {
-                self.send_free(on, dependent);
-            }
-            self.set_stage(dependent, Stage::Waiting);
-            self.todo.failed.push((dependent, Arc::clone(&failure)));
+            self.wait_for_lost(dependent);
+            self.todo.failing.push(dependent);
         }
         self.todo.unneeded.push(id);
     }

@@ -16,11 +16,15 @@ impl State {
     /// Looks at the workers whose load has changed: an idle one takes over tasks of others, and
     /// one with a queue hands over some of its own.
     pub(super) fn balance(&mut self) {
-        while let Some(on) = self.todo.unbalanced.pop_first() {
+        while let Some(on) = self.todo.unbalanced.first().copied() {
             if !self.policy.is_stealing || self.movable.is_empty() || self.idle.is_empty() {
                 self.todo.unbalanced.clear();
                 break;
             }
+            if !self.take_step() {
+                break;
+            }
+            self.todo.unbalanced.remove(&on);
             while let Some((task, to)) = self.next_move(on) {
                 self.unassign(task);
                 self.place(task, to);

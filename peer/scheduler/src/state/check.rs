@@ -1,12 +1,67 @@
 //! Consistency checks of the state's redundant data.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::classes::Places;
 use super::durations::Work;
 use super::model::{Queue, Stage, TaskId, Worker};
+use super::slices::{Job, LeftWorker};
 use super::versions::AllPackages;
-use super::{FIRE_AND_FORGET, State, WorkerId};
+use super::{ClientId, FIRE_AND_FORGET, State, WorkerId};
+
+/// What is left of events, by which the state may be inconsistent until it is handled.
+#[derive(Default)]
+struct Left<'s> {
+    failing: HashSet<TaskId>,
+    unneeded: HashSet<TaskId>,
+    activated: HashSet<TaskId>,
+    /// How often unfinished submissions refer to each task.
+    held: HashMap<TaskId, u32>,
+    unwanted: HashSet<(ClientId, TaskId)>,
+    /// The tasks that were in the queues of workers.
+    unqueued: HashMap<TaskId, WorkerId>,
+    workers: HashMap<WorkerId, &'s LeftWorker>,
+}
+
+impl<'s> Left<'s> {
+    fn of(state: &'s State) -> Self {
+        let set = |list: &[TaskId]| list.iter().copied().collect::<HashSet<TaskId>>();
+        let todo = &state.todo;
+        let mut left = Self {
+            failing: set(&todo.failing),
+            unneeded: set(&todo.unneeded),
+            activated: &set(&todo.activated) | &set(&todo.unrunnable),
+            ..Self::default()
+        };
+        for job in state.jobs() {
+            match job {
+                Job::Submit(submitting) => {
+                    for id in &submitting.ids {
+                        *left.held.entry(*id).or_default() += 1;
+                    }
+                }
+                Job::Unwant(wants) => {
+                    for (client, tasks) in wants {
+                        left.unwanted
+                            .extend(tasks.iter().map(|task| (*client, *task)));
+                    }
+                }
+                Job::Unqueue(on, queue) => {
+                    let tasks = queue.values().flatten();
+                    left.unqueued.extend(tasks.map(|(_, task)| (*task, *on)));
+                }
+                Job::WorkerLeft(worker) => {
+                    let tasks = worker.worker.queue.values().flatten();
+                    left.unqueued
+                        .extend(tasks.map(|(_, task)| (*task, worker.id)));
+                    left.workers.insert(worker.id, worker);
+                }
+                _ => {}
+            }
+        }
+        left
+    }
+}
 
 impl State {
     /// The names of all clients, also of those without a stream.
@@ -16,14 +71,15 @@ impl State {
         self.by_name.keys().map(ToString::to_string).collect()
     }
 
-    /// Panics if the state is inconsistent. Called between events.
+    /// Panics if the state is inconsistent. Called between events, and between slices of work.
     #[doc(hidden)]
     pub fn check(&self) {
+        let left = Left::of(self);
         let all: Vec<TaskId> = self.tasks.iter().map(|(id, _)| id).collect();
         assert_eq!(all.len(), self.by_key.len());
         assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slots.len());
         for id in &all {
-            self.check_task(*id);
+            self.check_task(*id, &left);
         }
         let queued: usize = self
             .workers
@@ -52,7 +108,7 @@ impl State {
             assert_eq!(self.not_running.contains(id), !worker.is_running);
             assert!(self.by_silence.contains(&(worker.silent_since, *id)));
             assert!(worker.deletions.is_empty() || self.with_deletions.contains(id));
-            self.check_worker(worker);
+            self.check_worker(*id, worker, &left);
             for task in &worker.has {
                 assert!(self.tasks[*task].who_has.contains(id));
             }
@@ -80,9 +136,6 @@ impl State {
             }
             assert!(!client.is_behind || client.unreported.is_some());
         }
-        let todo = &self.todo;
-        assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());
-        assert!(todo.ready.is_empty() && todo.has_room.is_empty() && todo.unbalanced.is_empty());
     }
 
     fn check_pool(&self) {
@@ -98,16 +151,23 @@ impl State {
         assert_eq!(work, self.pool.work());
         for worker in self.workers.values() {
             assert!(
-                self.first_in_pool(worker).is_none() || worker.places.load.is_none(),
+                self.todo.has_sendable
+                    || self.first_in_pool(worker).is_none()
+                    || worker.places.load.is_none(),
                 "a task of the pool could be sent"
             );
         }
         for id in self.returned.keys() {
             assert!(self.tasks[*id].stage.is_active());
         }
-        for (group, _) in self.pool.firsts() {
-            let group = &self.groups[group];
-            assert!(!group.classes.is_empty(), "no worker runs {:?}", group.key);
+        for (id, _) in self.pool.firsts() {
+            let group = &self.groups[id];
+            let is_stranded = self.todo.stranded.contains(&id);
+            assert!(
+                is_stranded || !group.classes.is_empty(),
+                "no worker runs {:?}",
+                group.key
+            );
         }
     }
 
@@ -172,6 +232,13 @@ impl State {
                 *task_counts.entry(run_spec.group).or_default() += 1;
             }
         }
+        for job in self.jobs() {
+            if let Job::Submit(submitting) = job {
+                for group in submitting.groups.values() {
+                    *task_counts.entry(*group).or_default() += 1;
+                }
+            }
+        }
         let mut no_worker_count = 0;
         for (id, group) in self.groups.iter() {
             assert_eq!(task_counts.remove(&id), Some(group.task_count));
@@ -187,7 +254,12 @@ impl State {
             );
             for (_, task) in &group.no_worker {
                 assert!(matches!(self.tasks[*task].stage, Stage::NoWorker));
-                assert!(!self.can_run(*task), "{}", self.tasks[*task].key);
+                let is_retried = self.todo.retried.contains_key(&id);
+                assert!(
+                    is_retried || !self.can_run(*task),
+                    "{}",
+                    self.tasks[*task].key
+                );
             }
             no_worker_count += group.no_worker.len();
             assert_eq!(self.movable.contains(&id), group.is_movable());
@@ -212,22 +284,31 @@ impl State {
         }
     }
 
-    fn check_task(&self, id: TaskId) {
+    fn check_task(&self, id: TaskId, left: &Left<'_>) {
         let task = &self.tasks[id];
         let key = &task.key;
         assert_eq!(self.by_key.get(key), Some(&id));
         let active = |id: &&TaskId| self.tasks[**id].stage.is_active();
         let waiter_count = task.dependents.iter().filter(active).count();
-        assert_eq!(task.waiter_count as usize, waiter_count, "waiters of {key}");
+        let held_count = left.held.get(&id).copied().unwrap_or(0);
+        assert_eq!(
+            task.waiter_count,
+            waiter_count as u32 + held_count,
+            "waiters of {key}"
+        );
         for dependent in &task.dependents {
             assert!(self.tasks[*dependent].dependencies.contains(&id));
         }
-        for dependency in &task.dependencies {
-            let dependency = &self.tasks[*dependency];
+        for needed in &task.dependencies {
+            let dependency = &self.tasks[*needed];
             assert!(dependency.dependents.contains(&id));
             if task.stage.is_active() {
                 let stage = &dependency.stage;
-                let is_there = stage.is_active() || matches!(stage, Stage::Memory);
+                let is_there = match stage {
+                    Stage::Released => left.activated.contains(needed),
+                    Stage::Erred(_) => left.failing.contains(&id),
+                    _ => true,
+                };
                 assert!(
                     is_there,
                     "{key} needs {}, which is {stage:?}",
@@ -237,29 +318,45 @@ impl State {
         }
         assert!(task.wanted_by.is_sorted() && task.who_has.is_sorted());
         for client in &task.wanted_by {
-            assert!(self.clients[client].wants.contains(&id));
+            let known = self.clients.get(client);
+            let is_wanted = known.is_some_and(|client| client.wants.contains(&id));
+            assert!(is_wanted || left.unwanted.contains(&(*client, id)));
         }
         assert_eq!(
             matches!(task.stage, Stage::Memory),
             !task.who_has.is_empty()
         );
         for holder in &task.who_has {
-            assert!(self.workers[holder].has.contains(&id));
+            let has = match self.workers.get(holder) {
+                Some(worker) => &worker.has,
+                None => &left.workers[holder].worker.has,
+            };
+            assert!(has.contains(&id));
         }
         let is_there = |id: &&TaskId| matches!(self.tasks[**id].stage, Stage::Memory);
         let missing = task.dependencies.len() - task.dependencies.iter().filter(is_there).count();
         let is_needed = !task.wanted_by.is_empty() || task.waiter_count != 0;
+        let is_left = left.unneeded.contains(&id) || held_count > 0;
         match &task.stage {
             Stage::Released => {
-                assert!(!is_needed, "{key} is released");
-                assert!(!task.dependents.is_empty(), "{key} is of no use");
-                assert!(task.run_spec.is_some() && !task.is_orphan);
+                let is_activated = left.activated.contains(&id);
+                assert!(
+                    !is_needed || is_activated || held_count > 0,
+                    "{key} is released"
+                );
+                let is_useful = !task.dependents.is_empty();
+                assert!(is_useful || is_left || is_activated, "{key} is of no use");
+                let can_run = task.run_spec.is_some() && !task.is_orphan;
+                assert!(can_run || is_left || is_activated, "{key} cannot run");
             }
             Stage::Waiting => {
                 assert_eq!(task.missing_count as usize, missing);
                 assert_ne!(missing, 0, "{key} waits for nothing");
             }
-            Stage::Ready => panic!("{key} is still ready between events"),
+            Stage::Ready => {
+                assert!(self.todo.ready.contains(&(task.priority, id)));
+                assert_eq!(missing, 0);
+            }
             Stage::NoWorker => {
                 let group = task.run_spec.as_ref().expect("it can run").group;
                 assert!(self.groups[group].no_worker.contains(&(task.priority, id)));
@@ -271,26 +368,37 @@ impl State {
                 assert_eq!(missing, 0);
             }
             Stage::Queued(on) => {
-                let queue = &self.workers[on].queue;
                 let place = (task.priority, id);
-                assert!(queue.values().any(|queue| queue.contains(&place)));
+                let worker = self.workers.get(on);
+                let is_queued = worker.is_some_and(|worker| {
+                    worker.queue.values().any(|queue| queue.contains(&place))
+                });
+                assert!(is_queued || left.unqueued.get(&id) == Some(on));
                 assert_eq!(missing, 0);
             }
             Stage::Processing(on) => {
-                assert!(self.workers[on].processing.contains(&id));
+                let processing = match self.workers.get(on) {
+                    Some(worker) => &worker.processing,
+                    None => &left.workers[on].worker.processing,
+                };
+                assert!(processing.contains(&id));
                 assert_eq!(missing, 0);
             }
             Stage::Memory | Stage::Erred(_) => {
                 let by_none = task.wanted_by == [FIRE_AND_FORGET.0];
-                assert!(!by_none, "{key} is done");
+                assert!(!by_none || is_left, "{key} is done");
             }
         }
         if !matches!(task.stage, Stage::Released) {
-            assert!(is_needed, "{key} is not needed, but {}", task.stage.name());
+            assert!(
+                is_needed || is_left,
+                "{key} is not needed, but {}",
+                task.stage.name()
+            );
         }
     }
 
-    fn check_worker(&self, worker: &Worker) {
+    fn check_worker(&self, id: WorkerId, worker: &Worker, left: &Left<'_>) {
         let nbytes = worker
             .has
             .iter()
@@ -314,6 +422,14 @@ impl State {
         let queued = worker.queue.values().flatten().map(|(_, task)| task);
         for task in queued.chain(worker.processing.difference(&worker.long_running)) {
             work.add(self.tasks[*task].expected);
+        }
+        for (task, on) in &left.unqueued {
+            let task = self.tasks.get(*task).filter(|_| *on == id);
+            if let Some(task) = task
+                && matches!(task.stage, Stage::Queued(queued) if queued == id)
+            {
+                work.add(task.expected);
+            }
         }
         assert_eq!(work, worker.work);
         let mut used: HashMap<&str, f64> = HashMap::new();

@@ -238,7 +238,7 @@ impl State {
         for on in &touched {
             self.send_queued(*on);
         }
-        if self.pool.len() > 0 {
+        if self.pool.len() > 0 || self.todo.has_sendable {
             self.send_pool();
             // Tasks in their queues may have waited for tasks of the pool.
             for on in &touched {

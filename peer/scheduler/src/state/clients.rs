@@ -11,6 +11,7 @@ use daskwire_messages::{Key, Value};
 
 use super::model::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
+use super::slices::Job;
 use super::submission::Submission;
 use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
@@ -116,10 +117,7 @@ impl State {
             "remove-client",
             [("client", Value::from(name))],
         );
-        for task in client.wants {
-            self.tasks[task].wanted_by.retain(|other| *other != id);
-            self.todo.unneeded.push(task);
-        }
+        self.start(Job::Unwant(vec![(id, client.wants)]));
         if id.has_stream() {
             self.totals.clients_removed += 1;
             self.actions.push(Action::EndClient(id));
@@ -130,20 +128,18 @@ impl State {
     /// Forgets all tasks, and informs the clients.
     pub(super) fn restart(&mut self) {
         self.set_stimulus("restart");
-        for client in self.clients.values_mut() {
-            for task in core::mem::take(&mut client.wants) {
-                self.tasks[task].wanted_by.clear();
-                self.todo.unneeded.push(task);
-            }
-        }
+        let clients = self.clients.iter_mut();
+        let wants = clients.map(|(id, client)| (*id, core::mem::take(&mut client.wants)));
+        let wants = wants.collect();
         let holders = self.clients.range_from(ClientId::FIRST_NAMED);
         self.idle_holders.extend(holders.map(|(id, _)| *id));
-        self.settle();
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             if id.has_stream() {
                 self.send_client(id, Restart::default());
             }
         }
+        self.start(Job::Unwant(wants));
+        self.settle();
     }
 
     /// Handles a message on a client's stream.
@@ -166,14 +162,10 @@ impl State {
             }
             FromClient::ClientReleasesKeys(message) => {
                 let holder = self.client_named(id, message.client);
-                for key in &message.keys {
-                    if let Some(task) = self.by_key.get(key) {
-                        self.release(holder, *task);
-                    }
-                }
+                self.start(Job::Release(holder, message.keys.0.into_iter()));
             }
             FromClient::ReportKey(message) => self.report(id, &message.key),
-            FromClient::CancelKeys(message) => self.cancel(id, &message),
+            FromClient::CancelKeys(message) => self.cancel(id, message),
             FromClient::HeartbeatClient(_) => {
                 // Ten times the interval of workers.
                 let interval = 10.0 * self.heartbeat_interval();
@@ -193,7 +185,7 @@ impl State {
             FromClient::CloseStream(_) => {}
             FromClient::DataAnnounced(message) => {
                 let name = message.client.unwrap_or_else(|| self.client_name(id));
-                self.update_data(Some(&name), &message.who_has, &message.nbytes);
+                self.update_data(Some(&name), message.who_has, message.nbytes.0);
             }
             FromClient::SubscribeTopic(message) => self.subscribe(id, &message.topic, true),
             FromClient::UnsubscribeTopic(message) => self.subscribe(id, &message.topic, false),
@@ -252,12 +244,14 @@ impl State {
     }
 
     pub(super) fn want(&mut self, client: ClientId, task: TaskId) {
-        let wanted_by = &mut self.tasks[task].wanted_by;
-        if let Err(place) = wanted_by.binary_search(&client)
-            && let Some(client_state) = self.clients.get_mut(&client)
+        // The client may still be among those that want the task, after a restart.
+        if let Some(known) = self.clients.get_mut(&client)
+            && known.wants.insert(task)
         {
-            wanted_by.insert(place, client);
-            client_state.wants.insert(task);
+            let wanted_by = &mut self.tasks[task].wanted_by;
+            if let Err(place) = wanted_by.binary_search(&client) {
+                wanted_by.insert(place, client);
+            }
         }
     }
 
@@ -276,6 +270,10 @@ impl State {
     }
 
     pub(super) fn desire(&mut self, client: ClientId, keys: Keys) {
+        self.start(Job::Desire(client, keys.0.into_iter()));
+    }
+
+    pub(super) fn desire_part(&mut self, client: ClientId, keys: Vec<Key>) {
         let mut unknown = Vec::new();
         for key in keys {
             let Some(id) = self.by_key.get(&key).copied() else {
@@ -333,12 +331,18 @@ impl State {
     }
 
     /// Cancels keys and their dependents, unless another client wants them.
-    pub(super) fn cancel(&mut self, client: ClientId, message: &CancelKeys) {
+    pub(super) fn cancel(&mut self, client: ClientId, mut message: CancelKeys) {
         let name = self.client_name(client);
         let count = Value::from(message.keys.len());
         let fields = [("count", count), ("force", Value::from(message.force))];
         self.log(&[&name], "cancel", fields);
-        let known = message.keys.iter().filter_map(|key| self.by_key.get(key));
+        let keys = core::mem::take(&mut message.keys.0);
+        self.start(Job::Cancel(client, keys.into_iter(), Box::new(message)));
+    }
+
+    /// Cancels some of the keys of a message.
+    pub(super) fn cancel_part(&mut self, client: ClientId, keys: &[Key], message: &CancelKeys) {
+        let known = keys.iter().filter_map(|key| self.by_key.get(key));
         let mut todo: Vec<TaskId> = known.copied().collect();
         let mut seen = BTreeSet::new();
         let mut cancelled: BTreeMap<ClientId, Vec<Key>> = BTreeMap::new();

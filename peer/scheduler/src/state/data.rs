@@ -1,13 +1,12 @@
 //! Results in the memory of workers.
 
-use std::collections::HashMap;
-
 use daskwire_messages::Key;
 use daskwire_messages::protocol::LostData;
 
 use super::model::{Priority, Stage, TaskId};
 use super::send::in_memory;
-use super::{State, WorkerId};
+use super::slices::Job;
+use super::{ClientId, State, WorkerId};
 
 /// The stimulus of the deletion of data that is about to be replaced.
 pub(crate) const REPLACED: &str = "replaced-data";
@@ -17,42 +16,52 @@ impl State {
     pub(super) fn update_data(
         &mut self,
         client: Option<&str>,
-        who_has: &[(Key, Vec<String>)],
-        nbytes: &[(Key, u64)],
+        who_has: Vec<(Key, Vec<String>)>,
+        nbytes: Vec<(Key, u64)>,
     ) {
         self.set_stimulus("update-data");
-        let client = client.and_then(|name| self.by_name.get(name).copied());
-        let nbytes: HashMap<&Key, u64> = nbytes.iter().map(|(key, len)| (key, *len)).collect();
-        for (key, addresses) in who_has {
-            let holders = addresses.iter();
-            let holders: Vec<WorkerId> = holders
-                .filter_map(|address| self.by_address.get(address).copied())
-                .collect();
-            if holders.is_empty() {
-                continue;
-            }
-            let id = match self.by_key.get(key) {
-                Some(id) => *id,
-                None => self.insert_task(key.clone(), None, Priority::default()),
-            };
-            if let Some(client) = client {
-                self.want(client, id);
-                if matches!(self.tasks[id].stage, Stage::Memory) {
-                    self.report(client, key);
-                }
-            }
-            let nbytes = nbytes.get(key).copied().unwrap_or(0);
-            for holder in holders {
-                self.tasks[id].nbytes = match self.tasks[id].stage {
-                    Stage::Memory => self.tasks[id].nbytes,
-                    _ => nbytes,
-                };
-                self.in_memory(id, holder);
-            }
-            // The task is released if no client or task needs it.
-            self.todo.unneeded.push(id);
-        }
+        self.start(Job::StoreData {
+            client: client.and_then(|name| self.by_name.get(name).copied()),
+            who_has: who_has.into_iter(),
+            nbytes: nbytes.into_iter().collect(),
+        });
         self.settle();
+    }
+
+    /// Registers a datum on workers.
+    pub(super) fn store_data(
+        &mut self,
+        client: Option<ClientId>,
+        key: Key,
+        addresses: &[String],
+        nbytes: u64,
+    ) {
+        let holders = addresses.iter();
+        let holders: Vec<WorkerId> = holders
+            .filter_map(|address| self.by_address.get(address).copied())
+            .collect();
+        if holders.is_empty() {
+            return;
+        }
+        let id = match self.by_key.get(&key) {
+            Some(id) => *id,
+            None => self.insert_task(key.clone(), None, Priority::default()),
+        };
+        if let Some(client) = client {
+            self.want(client, id);
+            if matches!(self.tasks[id].stage, Stage::Memory) {
+                self.report(client, &key);
+            }
+        }
+        for holder in holders {
+            self.tasks[id].nbytes = match self.tasks[id].stage {
+                Stage::Memory => self.tasks[id].nbytes,
+                _ => nbytes,
+            };
+            self.in_memory(id, holder);
+        }
+        // The task is released if no client or task needs it.
+        self.todo.unneeded.push(id);
     }
 
     /// Handles a report that a worker lacks results that it should have.
@@ -188,27 +197,32 @@ impl State {
             self.send_client(client, message.clone());
         }
         for dependent in &dependents {
-            match self.tasks[*dependent].stage {
-                Stage::Waiting => self.tasks[*dependent].missing_count += 1,
-                Stage::Ready
-                | Stage::NoWorker
-                | Stage::Pooled
-                | Stage::Queued(_)
-                | Stage::Processing(_) => {
-                    if let Some(on) = self.unassign(*dependent) {
-                        self.send_free(on, *dependent);
-                    }
-                    self.set_stage(*dependent, Stage::Waiting);
-                    self.tasks[*dependent].missing_count = 1;
-                }
-                Stage::Released | Stage::Memory | Stage::Erred(_) => {}
-            }
+            self.wait_for_lost(*dependent);
         }
         self.tasks[id].dependents = dependents;
         if is_needed {
             self.activate(id);
         } else {
             self.todo.unneeded.push(id);
+        }
+    }
+
+    /// Has an active task wait for one of its dependencies again. A worker may be about to run it.
+    pub(super) fn wait_for_lost(&mut self, id: TaskId) {
+        match self.tasks[id].stage {
+            Stage::Waiting => self.tasks[id].missing_count += 1,
+            Stage::Ready
+            | Stage::NoWorker
+            | Stage::Pooled
+            | Stage::Queued(_)
+            | Stage::Processing(_) => {
+                if let Some(on) = self.unassign(id) {
+                    self.send_free(on, id);
+                }
+                self.set_stage(id, Stage::Waiting);
+                self.tasks[id].missing_count = 1;
+            }
+            Stage::Released | Stage::Memory | Stage::Erred(_) => {}
         }
     }
 

@@ -5,6 +5,7 @@
 //! with more workers.
 
 use core::cmp::Ordering;
+use core::ops::Bound;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -344,14 +345,30 @@ impl State {
             let group = &self.groups[**group];
             group.admits(id, worker) || group.admits_unnamed(worker)
         });
-        for group in groups.copied().collect::<Vec<_>>() {
-            let waiting = core::mem::take(&mut self.groups[group].no_worker);
-            self.without_worker.remove(&group);
-            self.no_worker_count -= waiting.len();
-            for (priority, task) in waiting {
-                self.set_stage(task, Stage::Ready);
-                self.todo.ready.insert((priority, task));
+        let groups = groups.map(|group| (*group, None));
+        self.todo.retried.extend(groups);
+    }
+
+    /// Has the next task of the first of these groups tried again.
+    pub(super) fn retry_next(&mut self) {
+        let Some(mut entry) = self.todo.retried.first_entry() else {
+            return;
+        };
+        let waiting = self.groups.get(*entry.key());
+        let next = waiting.and_then(|group| match entry.get() {
+            None => group.no_worker.first(),
+            Some(last) => {
+                let after = (Bound::Excluded(last), Bound::Unbounded);
+                group.no_worker.range(after).next()
             }
+        });
+        match next.copied() {
+            Some((priority, id)) => {
+                *entry.get_mut() = Some((priority, id));
+                self.unassign(id);
+                self.make_ready(id);
+            }
+            None => drop(entry.remove()),
         }
     }
 }

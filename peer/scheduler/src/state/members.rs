@@ -57,8 +57,8 @@ impl<K: Ord, V> Members<K, V> {
         self.iter().map(|(_, member)| member)
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.0.values_mut().inspect(|_| step())
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().inspect(|_| step())
     }
 
     /// Those with this id and higher ones.

@@ -105,11 +105,12 @@ use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
 use members::Members;
 use metadata::Metadata;
-use model::{Client, Kind, Queue, Table, Task, TaskId, Worker};
+use model::{Client, Kind, Priority, Queue, Table, Task, TaskId, Worker};
 use pool::Pool;
 use returned::Returned;
 use send::free_keys;
-use submission::{Failure, Resources};
+use slices::{SLICE, Work};
+use submission::Resources;
 use task_stream::TaskStream;
 use topics::Topics;
 use versions::AllPackages;
@@ -117,6 +118,7 @@ use versions::AllPackages;
 pub use close::CloseOptions;
 pub use event::{Action, Event, WorkerRefusal};
 pub use metadata::MetadataError;
+pub use slices::WorkId;
 pub(crate) use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
 pub use task_stream::RecordRange;
@@ -146,6 +148,7 @@ mod requests;
 mod retire;
 mod returned;
 mod send;
+mod slices;
 mod steal;
 mod submission;
 mod submit;
@@ -318,8 +321,19 @@ pub struct State {
     extensions: Extensions,
     /// Actions of the current event.
     actions: Vec<Action>,
-    /// Follow-up work of the current event.
+    /// Consequences of events that are not handled yet. Later ones are handled first. The entries of
+    /// the lists are checked when they are handled: other events may have come between.
     todo: Todo,
+    /// The numbers of failing, unrunnable and unneeded tasks, and of those to activate, that earlier
+    /// events have left.
+    left_counts: [usize; 3],
+    left_activated_count: usize,
+    /// The number of steps that the current slice may still take.
+    steps_left: usize,
+    slice_len: usize,
+    /// The rest of events that are handled in slices.
+    work: VecDeque<Work>,
+    last_work: u64,
     /// The key of a result that makes the state machine panic while it handles the
     /// event, for tests.
     #[cfg(test)]
@@ -358,12 +372,22 @@ pub struct WorkerCounts {
 
 #[derive(Debug, Default)]
 struct Todo {
-    failed: Vec<(TaskId, Arc<Failure>)>,
+    /// Active tasks of which a dependency has failed.
+    failing: Vec<TaskId>,
     /// Tasks that can never be computed.
     unrunnable: Vec<TaskId>,
     /// Tasks that are possibly no longer needed.
     unneeded: Vec<TaskId>,
+    /// Released tasks that are needed.
+    activated: Vec<TaskId>,
+    /// Groups for whose tasks no worker qualified, until one has started to accept tasks, with the
+    /// last task that was tried again.
+    retried: BTreeMap<GroupId, Option<(Priority, TaskId)>>,
+    /// Groups with tasks in the pool that no running worker runs any more.
+    stranded: BTreeSet<GroupId>,
     ready: Queue,
+    /// Whether tasks of the pool could be sent.
+    has_sendable: bool,
     /// Workers whose load may have changed.
     has_room: BTreeSet<WorkerId>,
     /// Workers whose load has changed while tasks were in queues.
@@ -426,6 +450,12 @@ impl State {
             extensions: Extensions::new(policy.max_shared_len),
             actions: Vec::new(),
             todo: Todo::default(),
+            left_counts: [0; 3],
+            left_activated_count: 0,
+            steps_left: 0,
+            slice_len: SLICE,
+            work: VecDeque::new(),
+            last_work: 0,
             policy,
             #[cfg(test)]
             panics_over: None,
@@ -450,6 +480,9 @@ impl State {
             event,
             Event::FromClient(..) | Event::Submitted(..) | Event::SubmissionRefused(..)
         );
+        let todo = &self.todo;
+        self.left_counts = [&todo.failing, &todo.unrunnable, &todo.unneeded].map(Vec::len);
+        self.left_activated_count = todo.activated.len();
         self.apply(event);
         self.settle_requests(!is_in_batch);
         core::mem::take(&mut self.actions)
@@ -478,10 +511,10 @@ impl State {
                 client,
                 who_has,
                 nbytes,
-            } => self.update_data(client.as_deref(), &who_has, &nbytes),
+            } => self.update_data(client.as_deref(), who_has, nbytes),
             Event::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
             Event::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
-            Event::Retry(keys) => self.retry(&keys),
+            Event::Retry(keys) => self.retry(keys),
             Event::RetireWorkers(workers) => self.retire(&workers),
             Event::KeepWorker(worker) => self.cancel_retirement(&worker),
             Event::RemoveWorker {

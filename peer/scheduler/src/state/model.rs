@@ -136,7 +136,7 @@ pub(super) struct Task {
     pub(super) shown: &'static str,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
-    /// Number of active dependents.
+    /// Number of active dependents, and of unfinished submissions with the task.
     pub(super) waiter_count: u32,
     /// Number of dependencies that are not in memory; maintained while waiting.
     pub(super) missing_count: u32,

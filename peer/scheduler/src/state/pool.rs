@@ -114,16 +114,26 @@ impl State {
         left.map(|_| run_spec.group)
     }
 
-    /// Takes tasks out of the pool that no running worker runs any more.
+    /// Has the tasks taken out of the pool that no running worker runs any more.
     pub(super) fn empty_pool(&mut self) {
         let groups = self.pool.queues.keys().copied();
         let stranded = groups.filter(|group| self.groups[*group].classes.is_empty());
-        for group in stranded.collect::<Vec<_>>() {
-            while let Some((_, id)) = self.pool.first(group) {
-                self.unassign(id);
-                self.make_ready(id);
-            }
+        self.todo.stranded.extend(stranded);
+    }
+
+    /// Takes the first task of a group out of the pool if no running worker runs it. Returns
+    /// `false` if there is none.
+    pub(super) fn take_stranded(&mut self, group: GroupId) -> bool {
+        let classes = self.groups.get(group).map(|group| &group.classes);
+        let Some((_, id)) = self.pool.first(group) else {
+            return false;
+        };
+        if classes.is_some_and(|classes| !classes.is_empty()) {
+            return false;
         }
+        self.unassign(id);
+        self.make_ready(id);
+        true
     }
 
     /// The first task of the pool that a worker can run.
@@ -136,7 +146,12 @@ impl State {
     /// Sends tasks of the pool while a worker has a slot for one, each to that with the least
     /// load.
     pub(super) fn send_pool(&mut self) {
+        self.todo.has_sendable = false;
         while let Some((group, place, on)) = self.next_of_pool() {
+            if !self.take_step() {
+                self.todo.has_sendable = true;
+                break;
+            }
             let (_, id) = place;
             self.pool.remove(group, &place, self.tasks[id].expected);
             self.expect(id, on);

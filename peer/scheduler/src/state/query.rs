@@ -17,7 +17,7 @@ impl State {
             let holders = task
                 .who_has
                 .iter()
-                .map(|id| self.workers[id].address.clone());
+                .filter_map(|id| Some(self.workers.get(id)?.address.clone()));
             (task.key.clone(), holders.collect())
         };
         match keys {
@@ -36,7 +36,8 @@ impl State {
     pub(crate) fn holders(&self, key: &Key) -> impl Iterator<Item = &str> {
         let id = self.by_key.get(key);
         let holders = id.map_or(&[][..], |id| &self.tasks[*id].who_has);
-        holders.iter().map(|id| &*self.workers[id].address)
+        let holders = holders.iter().filter_map(|id| self.workers.get(id));
+        holders.map(|worker| &*worker.address)
     }
 
     /// Whether a worker holds a result.
@@ -199,7 +200,8 @@ impl State {
     /// or waits.
     pub fn idle_since(&self) -> Option<Duration> {
         let is_busy = self.no_worker_count + self.queued_count + self.processing_count > 0
-            || self.pool.len() > 0;
+            || self.pool.len() > 0
+            || self.is_pending();
         (!is_busy).then_some(self.last_transition)
     }
 

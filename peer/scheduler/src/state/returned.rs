@@ -51,7 +51,7 @@ impl State {
                     reason.unwrap_or_default()
                 );
                 let failure = Failure::new("NotImplementedError", &text, Some(message.key.clone()));
-                self.todo.failed.push((id, failure));
+                self.fail(id, &failure);
                 return;
             }
         }

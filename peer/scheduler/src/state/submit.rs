@@ -1,15 +1,58 @@
 //! Submissions of clients.
 
 use core::time::Duration;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::vec;
 
+use daskwire_messages::graph::Calls;
 use daskwire_messages::protocol::TaskRetried;
 use daskwire_messages::{Key, Value};
 
+use super::groups::GroupId;
 use super::model::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
+use super::slices::Job;
 use super::submission::{Dependency, Refusal, Submission, Submitted};
 use super::{ClientId, State};
+
+/// A submission, of which a part is done.
+#[derive(Debug)]
+pub(super) struct Submitting {
+    client: ClientId,
+    /// The tasks that are not inserted yet.
+    tasks: vec::IntoIter<Submitted>,
+    /// The tasks that are, by index in the graph. Each is kept until the end, see
+    /// [`Task::waiter_count`].
+    pub(super) ids: Vec<TaskId>,
+    keys: Vec<Key>,
+    /// The number of keys that were found, then the number of those that are wanted.
+    key_count: usize,
+    /// The tasks that make actors and are not marked yet.
+    actors: vec::IntoIter<Key>,
+    step: Step,
+    generation: u64,
+    submission: u64,
+    /// The groups of the tasks' demands.
+    pub(super) groups: BTreeMap<(usize, Calls), GroupId>,
+}
+
+/// What is done of a submission next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Its tasks are inserted.
+    Insert,
+    /// Its keys are looked for.
+    Find,
+    /// Its actors are marked.
+    Mark,
+    /// Its keys are wanted.
+    Want,
+    /// It is taken back, because a dependency or a key is unknown.
+    Cancel,
+    /// Its tasks are no longer kept, unless they are needed.
+    End,
+}
 
 impl State {
     /// Submits a client's tasks.
@@ -25,93 +68,161 @@ impl State {
             submitting_task,
             fifo_timeout,
         } = submission;
-        if self.lacks_dependencies(&tasks, &keys) {
-            let known = keys.iter().filter_map(|key| self.by_key.get(key));
-            for id in known.copied().collect::<Vec<_>>() {
-                self.release(client, id);
-            }
-            self.cancelled(client, keys, "lost dependencies", None);
-            self.log_submission(client, "cancelled");
-            self.settle();
-            return;
-        }
         self.collect_keys(&keys);
         self.submission_count += 1;
-        self.log_submission(client, "OK");
-        let generation = self.generation_of(submitting_task.as_ref(), fifo_timeout);
-        // By index in the graph. Dependencies come before their dependents.
-        let mut ids: Vec<TaskId> = Vec::with_capacity(tasks.len());
-        self.by_key.reserve(tasks.len());
-        for task in tasks {
-            if let Some(known) = self.by_key.get(&task.key) {
-                ids.push(*known);
-                continue;
-            }
-            let found = task
-                .dependencies
-                .iter()
-                .filter_map(|dependency| match dependency {
-                    Dependency::Inside(index) => ids.get(*index).copied(),
-                    Dependency::Outside(key) => self.by_key.get(key).copied(),
-                });
-            let mut dependencies: Vec<TaskId> = found.collect();
-            dependencies.sort_unstable();
-            dependencies.dedup();
-            let priority = Priority {
-                user: -task.user_priority,
-                is_root: false,
-                generation,
-                order: task.order,
-                submission: self.submission_count,
-            };
-            let run_spec = RunSpec {
-                payload: task.run_spec,
-                group: self.join_group(&task.demands, task.calls),
-                demands: task.demands,
-            };
-            let id = self.insert_task(task.key, Some(run_spec), priority);
-            for dependency in &dependencies {
-                self.tasks[*dependency].dependents.insert(id);
-            }
-            let new = &mut self.tasks[id];
-            new.dependencies = dependencies;
-            new.retries = task.retries;
-            // The task may not be needed.
-            self.todo.unneeded.push(id);
-            ids.push(id);
-        }
-        self.mark_actors(&actors);
-        for key in keys {
-            let Some(id) = self.by_key.get(&key).copied() else {
-                continue;
-            };
-            self.want(client, id);
-            match &self.tasks[id].stage {
-                Stage::Released => self.activate(id),
-                Stage::Memory | Stage::Erred(_) => self.report(client, &key),
-                _ => {}
-            }
-        }
+        let submitting = Submitting {
+            client,
+            ids: Vec::with_capacity(tasks.len()),
+            tasks: tasks.into_iter(),
+            keys,
+            key_count: 0,
+            actors: actors.into_iter(),
+            step: Step::Insert,
+            generation: self.generation_of(submitting_task.as_ref(), fifo_timeout),
+            submission: self.submission_count,
+            groups: BTreeMap::new(),
+        };
+        self.start(Job::Submit(Box::new(submitting)));
         self.settle();
     }
 
-    /// Whether wanted keys, or keys that tasks depend on, are unknown.
-    // ROLES SCHEDULER-7
-    fn lacks_dependencies(&self, tasks: &[Submitted], keys: &[Key]) -> bool {
-        let outside = tasks.iter().flat_map(|task| &task.dependencies);
-        let is_lost = |dependency: &Dependency| match dependency {
-            Dependency::Inside(_) => false,
-            Dependency::Outside(key) => !self.by_key.contains_key(key),
-        };
-        if outside.into_iter().any(is_lost) {
-            return true;
+    /// Continues a submission. Returns whether it is done.
+    pub(super) fn submit_slice(&mut self, submitting: &mut Submitting) -> bool {
+        for _ in 0..self.slice_len {
+            submitting.step = match submitting.step {
+                Step::Insert => match submitting.tasks.next() {
+                    Some(task) => match self.insert_submitted(task, submitting) {
+                        true => Step::Insert,
+                        false => Step::Cancel,
+                    },
+                    None => Step::Find,
+                },
+                Step::Find => match submitting.keys.get(submitting.key_count) {
+                    Some(key) if !self.by_key.contains_key(key) => Step::Cancel,
+                    Some(_) => {
+                        submitting.key_count += 1;
+                        Step::Find
+                    }
+                    None => {
+                        self.log_submission(submitting.client, "OK");
+                        submitting.key_count = 0;
+                        Step::Mark
+                    }
+                },
+                Step::Mark => match submitting.actors.next() {
+                    Some(key) => {
+                        self.mark_actor(&key);
+                        Step::Mark
+                    }
+                    None => Step::Want,
+                },
+                Step::Want => match submitting.keys.get(submitting.key_count) {
+                    Some(key) => {
+                        submitting.key_count += 1;
+                        self.want_submitted(submitting.client, key);
+                        Step::Want
+                    }
+                    None => Step::End,
+                },
+                Step::Cancel => {
+                    self.take_back(submitting);
+                    Step::End
+                }
+                Step::End => match submitting.ids.pop() {
+                    Some(id) => {
+                        self.tasks[id].waiter_count -= 1;
+                        self.todo.unneeded.push(id);
+                        Step::End
+                    }
+                    None => {
+                        for group in core::mem::take(&mut submitting.groups).into_values() {
+                            self.leave_group(group);
+                        }
+                        return true;
+                    }
+                },
+            };
         }
-        let mut unknown = keys.iter().filter(|key| !self.by_key.contains_key(key));
-        let Some(first) = unknown.next() else {
+        false
+    }
+
+    /// Inserts a task. Returns whether all of its dependencies are known.
+    // ROLES SCHEDULER-7
+    fn insert_submitted(&mut self, task: Submitted, submitting: &mut Submitting) -> bool {
+        let found = task.dependencies.iter();
+        let found = found.map(|dependency| match dependency {
+            Dependency::Inside(index) => submitting.ids.get(*index).copied(),
+            Dependency::Outside(key) => self.by_key.get(key).copied(),
+        });
+        let Some(mut dependencies) = found.collect::<Option<Vec<TaskId>>>() else {
             return false;
         };
-        let submitted: HashSet<&Key> = tasks.iter().map(|task| &task.key).collect();
-        !submitted.contains(first) || unknown.any(|key| !submitted.contains(key))
+        if let Some(known) = self.by_key.get(&task.key) {
+            let known = *known;
+            self.tasks[known].waiter_count += 1;
+            submitting.ids.push(known);
+            return true;
+        }
+        dependencies.sort_unstable();
+        dependencies.dedup();
+        let priority = Priority {
+            user: -task.user_priority,
+            is_root: false,
+            generation: submitting.generation,
+            order: task.order,
+            submission: submitting.submission,
+        };
+        let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
+        let group = match submitting.groups.get(&demands) {
+            Some(group) => *group,
+            None => {
+                // The submission counts as a task, so that the group exists until the end.
+                let group = self.join_group(&task.demands, task.calls);
+                submitting.groups.insert(demands, group);
+                group
+            }
+        };
+        self.groups[group].task_count += 1;
+        let run_spec = RunSpec {
+            payload: task.run_spec,
+            demands: task.demands,
+            group,
+        };
+        let id = self.insert_task(task.key, Some(run_spec), priority);
+        for dependency in &dependencies {
+            self.tasks[*dependency].dependents.insert(id);
+        }
+        let new = &mut self.tasks[id];
+        new.dependencies = dependencies;
+        new.retries = task.retries;
+        new.waiter_count = 1;
+        submitting.ids.push(id);
+        true
+    }
+
+    /// Has a client want a key that it has submitted.
+    fn want_submitted(&mut self, client: ClientId, key: &Key) {
+        let Some(id) = self.by_key.get(key).copied() else {
+            return self.cancelled(client, vec![key.clone()], "lost dependencies", None);
+        };
+        self.want(client, id);
+        match &self.tasks[id].stage {
+            Stage::Released => self.activate(id),
+            Stage::Memory | Stage::Erred(_) => self.report(client, key),
+            _ => {}
+        }
+    }
+
+    /// Cancels the keys of a submission.
+    fn take_back(&mut self, submitting: &mut Submitting) {
+        let keys = core::mem::take(&mut submitting.keys);
+        let client = submitting.client;
+        let known = keys.iter().filter_map(|key| self.by_key.get(key));
+        for id in known.copied().collect::<Vec<_>>() {
+            self.release(client, id);
+        }
+        self.cancelled(client, keys, "lost dependencies", None);
+        self.log_submission(client, "cancelled");
     }
 
     /// Returns the generation of a submission. Tasks of earlier generations run first.
@@ -151,8 +262,13 @@ impl State {
 
     /// Retries failed tasks, the failed tasks that they depend on, and the failed tasks that
     /// depend on any of these.
-    pub(super) fn retry(&mut self, keys: &[Key]) {
+    pub(super) fn retry(&mut self, keys: Vec<Key>) {
         self.set_stimulus("client-retry");
+        self.start(Job::Retry(keys.into_iter()));
+        self.settle();
+    }
+
+    pub(super) fn retry_part(&mut self, keys: &[Key]) {
         let known = keys.iter().filter_map(|key| self.by_key.get(key));
         let mut failed: Vec<TaskId> = known.copied().collect();
         let mut all = BTreeSet::new();
@@ -183,13 +299,14 @@ impl State {
             for client in task.wanted_by.clone() {
                 self.send_client(client, message.clone());
             }
-            if self.tasks[id].wanted_by.is_empty() {
+            let task = &self.tasks[id];
+            // Its dependents may not have failed yet.
+            if task.wanted_by.is_empty() && task.waiter_count == 0 {
                 self.todo.unneeded.push(id);
             } else {
                 self.activate(id);
             }
         }
-        self.settle();
     }
 
     pub(super) fn insert_task(

@@ -9,7 +9,7 @@ use daskwire_rpc::story::TaskChange;
 use super::model::{Stage, TaskId};
 use super::send::erred;
 use super::submission::Failure;
-use super::{Action, FIRE_AND_FORGET, State, WorkerId};
+use super::{Action, FIRE_AND_FORGET, State, Todo, WorkerId};
 
 impl State {
     /// Changes the stage of a task, and adds the transition to its story.
@@ -46,39 +46,42 @@ impl State {
         self.story.add(event);
     }
 
-    /// Activates a released task and its dependencies.
+    /// Has a released task activated, with its dependencies.
     pub(super) fn activate(&mut self, id: TaskId) {
-        let mut todo = vec![id];
-        while let Some(id) = todo.pop() {
-            let task = &mut self.tasks[id];
-            if !matches!(task.stage, Stage::Released) {
-                continue;
+        self.todo.activated.push(id);
+    }
+
+    /// Activates a released task if it is needed. Its dependencies follow.
+    fn activate_next(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(id) else {
+            return;
+        };
+        let is_needed = !task.wanted_by.is_empty() || task.waiter_count != 0;
+        if !matches!(task.stage, Stage::Released) || !is_needed {
+            return;
+        }
+        if task.run_spec.is_none() || task.is_orphan {
+            self.todo.unrunnable.push(id);
+            return;
+        }
+        let dependencies = core::mem::take(&mut task.dependencies);
+        self.set_stage(id, Stage::Waiting);
+        let mut missing_count = 0;
+        for dependency in &dependencies {
+            let needed = &mut self.tasks[*dependency];
+            needed.waiter_count += 1;
+            missing_count += u32::from(!matches!(needed.stage, Stage::Memory));
+            match &needed.stage {
+                Stage::Released => self.todo.activated.push(*dependency),
+                Stage::Erred(_) => self.todo.failing.push(id),
+                _ => {}
             }
-            if task.run_spec.is_none() || task.is_orphan {
-                self.todo.unrunnable.push(id);
-                continue;
-            }
-            let dependencies = core::mem::take(&mut task.dependencies);
-            self.set_stage(id, Stage::Waiting);
-            let mut missing_count = 0;
-            for dependency in &dependencies {
-                let needed = &mut self.tasks[*dependency];
-                needed.waiter_count += 1;
-                missing_count += u32::from(!matches!(needed.stage, Stage::Memory));
-                match &needed.stage {
-                    Stage::Released => todo.push(*dependency),
-                    Stage::Erred(failure) => {
-                        self.todo.failed.push((id, Arc::clone(failure)));
-                    }
-                    _ => {}
-                }
-            }
-            let task = &mut self.tasks[id];
-            task.dependencies = dependencies;
-            task.missing_count = missing_count;
-            if missing_count == 0 {
-                self.make_ready(id);
-            }
+        }
+        let task = &mut self.tasks[id];
+        task.dependencies = dependencies;
+        task.missing_count = missing_count;
+        if missing_count == 0 {
+            self.make_ready(id);
         }
     }
 
@@ -164,47 +167,116 @@ impl State {
         on
     }
 
-    /// Handles all consequences of an event.
+    /// Handles the consequences of an event, but not those that earlier events have left, with a
+    /// bounded number of steps.
     pub(super) fn settle(&mut self) {
-        loop {
-            if let Some((id, failure)) = self.todo.failed.pop() {
-                self.fail(id, &failure);
-            } else if let Some(id) = self.todo.unrunnable.pop() {
+        self.steps_left = self.slice_len;
+        while self.take_step() {
+            let [failing, unrunnable, unneeded] = self.left_counts;
+            let todo = &mut self.todo;
+            if todo.failing.len() > failing
+                && let Some(id) = todo.failing.pop()
+            {
+                self.fail_with_dependency(id);
+            } else if todo.unrunnable.len() > unrunnable
+                && let Some(id) = todo.unrunnable.pop()
+            {
                 self.fail_unrunnable(id);
-            } else if let Some(id) = self.todo.unneeded.pop() {
+            } else if todo.unneeded.len() > unneeded
+                && let Some(id) = todo.unneeded.pop()
+            {
                 self.release_unneeded(id);
+            } else if todo.activated.len() > self.left_activated_count
+                && let Some(id) = todo.activated.pop()
+            {
+                self.activate_next(id);
+            } else if !todo.retried.is_empty() {
+                self.retry_next();
+            } else if let Some(group) = todo.stranded.first().copied() {
+                if !self.take_stranded(group) {
+                    self.todo.stranded.remove(&group);
+                }
             } else {
                 break;
             }
         }
-        while let Some((_, id)) = self.todo.ready.pop_first() {
-            self.assign(id);
+        self.steps_left = self.slice_len;
+        while !self.todo.ready.is_empty() && self.take_step() {
+            if let Some((_, id)) = self.todo.ready.pop_first() {
+                self.assign(id);
+            }
         }
+        self.steps_left = self.slice_len;
         self.send_tasks();
         self.balance();
     }
 
-    /// Marks a task and its dependents as failed.
-    pub(super) fn fail(&mut self, id: TaskId, failure: &Arc<Failure>) {
-        let mut todo = vec![id];
-        while let Some(id) = todo.pop() {
-            if !self
-                .tasks
-                .get(id)
-                .is_some_and(|task| task.stage.is_active())
-            {
-                continue;
+    /// Whether consequences of events are left.
+    pub(super) fn has_consequences(&self) -> bool {
+        let Todo {
+            failing,
+            unrunnable,
+            unneeded,
+            activated,
+            retried,
+            stranded,
+            ready,
+            has_sendable,
+            has_room,
+            unbalanced,
+        } = &self.todo;
+        let lists = [failing, unrunnable, unneeded, activated];
+        lists.iter().any(|list| !list.is_empty())
+            || !retried.is_empty()
+            || !stranded.is_empty()
+            || !ready.is_empty()
+            || *has_sendable
+            || !has_room.is_empty()
+            || !unbalanced.is_empty()
+    }
+
+    /// Takes one of the steps that are left to this slice. Returns `false` if there are none.
+    pub(super) const fn take_step(&mut self) -> bool {
+        match self.steps_left {
+            0 => false,
+            _ => {
+                self.steps_left -= 1;
+                true
             }
-            self.deactivate(id);
-            self.set_stage(id, Stage::Erred(Arc::clone(failure)));
-            let task = &self.tasks[id];
-            todo.extend(&task.dependents);
-            let message = erred(&task.key, failure);
-            for client in task.wanted_by.clone() {
-                self.send_result(client, message.clone());
-            }
-            self.todo.unneeded.push(id);
         }
+    }
+
+    /// Fails an active task if one of its dependencies has failed.
+    fn fail_with_dependency(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.stage.is_active()) else {
+            return;
+        };
+        let failure =
+            task.dependencies
+                .iter()
+                .find_map(|dependency| match &self.tasks[*dependency].stage {
+                    Stage::Erred(failure) => Some(Arc::clone(failure)),
+                    _ => None,
+                });
+        if let Some(failure) = failure {
+            self.fail(id, &failure);
+        }
+    }
+
+    /// Marks an active task as failed. Its dependents follow.
+    pub(super) fn fail(&mut self, id: TaskId, failure: &Arc<Failure>) {
+        if !self.tasks[id].stage.is_active() {
+            return;
+        }
+        self.deactivate(id);
+        self.set_stage(id, Stage::Erred(Arc::clone(failure)));
+        let task = &self.tasks[id];
+        self.todo.failing.extend(&task.dependents);
+        let message = erred(&task.key, failure);
+        for client in task.wanted_by.clone() {
+            self.send_result(client, message.clone());
+        }
+        self.todo.unneeded.push(id);
     }
 
     /// Cancels a task that can never be computed, and its dependents.
@@ -213,7 +285,8 @@ impl State {
             return;
         };
         // The data was stored meanwhile, or the task has failed for another reason.
-        if matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
+        let can_run = task.run_spec.is_some() && !task.is_orphan;
+        if can_run || matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
             return;
         }
         let key = task.key.clone();
@@ -276,6 +349,13 @@ impl State {
             }
         }
         self.detach(id);
+        let task = &mut self.tasks[id];
+        if task.waiter_count != 0 {
+            // A submission refers to it, and releases it at the end.
+            task.is_orphan = true;
+            self.set_stage(id, Stage::Released);
+            return;
+        }
         if let Some(task) = self.tasks.remove(id) {
             self.by_key.remove(&task.key);
             if let Some(run_spec) = &task.run_spec {

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use daskwire_comm::Address;
-use daskwire_messages::exception::killed_worker;
 use daskwire_messages::protocol::{
     FromWorker, Keys, LogEvent, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker,
     TaskFinished, WorkerStatus,
@@ -16,9 +15,11 @@ use daskwire_rpc::story::Stimulus;
 use super::classes::Places;
 use super::data::REPLACED;
 use super::durations::Work;
+use super::groups::GroupId;
 use super::memory::Unmanaged;
-use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
+use super::model::{Kind, Queue, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
+use super::slices::{Job, LeftWorker};
 use super::submission::{Failure, Resources, worker_name};
 use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
@@ -223,7 +224,7 @@ impl State {
                         traceback: message.traceback,
                         cause: Some(message.key),
                     });
-                    self.task_erred(id, task, failure);
+                    self.task_erred(id, task, &failure);
                 }
             }
             FromWorker::AddKeys(message) => self.add_keys(id, message.keys),
@@ -328,33 +329,25 @@ impl State {
 
     /// Has the tasks in the queue of a worker assigned anew.
     pub(super) fn requeue(&mut self, id: WorkerId) {
-        for task in self.take_queue(id) {
-            if let Some(worker) = self.workers.get_mut(&id) {
-                worker.work.remove(self.tasks[task].expected);
-            }
-            self.make_ready(task);
-        }
+        let queue = self.take_queue(id);
+        self.start(Job::Unqueue(id, queue));
     }
 
     /// Takes all tasks out of the queue of a worker.
-    fn take_queue(&mut self, id: WorkerId) -> Vec<TaskId> {
+    fn take_queue(&mut self, id: WorkerId) -> BTreeMap<GroupId, Queue> {
         let Some(worker) = self.workers.get_mut(&id) else {
-            return Vec::new();
+            return BTreeMap::new();
         };
         worker.heads.clear();
         self.queued_count -= core::mem::take(&mut worker.queued_count);
         let queue = core::mem::take(&mut worker.queue);
-        let mut tasks = Vec::new();
         let shares = queue.iter();
         let shares = shares.map(|(group, queue)| (*group, worker.share_of(queue.len())));
         for (group, share) in shares.collect::<Vec<_>>() {
             self.groups[group].loaded.remove(&(share, id));
             self.update_movable(group);
         }
-        for queue in queue.into_values() {
-            tasks.extend(queue.into_iter().map(|(_, task)| task));
-        }
-        tasks
+        queue
     }
 
     pub(super) fn drop_worker(&mut self, id: WorkerId, is_expected: bool, reason: LeaveReason) {
@@ -362,10 +355,11 @@ impl State {
             return;
         }
         self.stop_running(id);
-        let queued = self.take_queue(id);
-        let Some(worker) = self.workers.remove(&id) else {
+        let queue = self.take_queue(id);
+        let Some(mut worker) = self.workers.remove(&id) else {
             return;
         };
+        worker.queue = queue;
         self.totals.workers_removed += 1;
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
@@ -392,67 +386,14 @@ impl State {
             self.send_worker(other, message);
         }
         self.actions.push(Action::EndWorker(id));
-        let tasks = self.left_tasks(id, &worker);
-        self.log_left(&worker.address, &tasks, is_expected);
-        for task in queued {
-            self.make_ready(task);
-        }
-        for task in worker.processing {
-            let allowed = self.policy.allowed_failures;
-            self.make_ready(task);
-            let state = &mut self.tasks[task];
-            if is_expected {
-                continue;
-            }
-            state.kill_count += 1;
-            if state.kill_count > allowed {
-                let exception = killed_worker(&state.key, &worker.address, allowed, None);
-                let failure = Failure {
-                    exception: Value::Serialized(exception),
-                    traceback: None,
-                    cause: Some(state.key.clone()),
-                };
-                self.todo.failed.push((task, Arc::new(failure)));
-            }
-        }
-        for task in &worker.has {
-            let who_has = &mut self.tasks[*task].who_has;
-            if let Ok(place) = who_has.binary_search(&id) {
-                who_has.remove(place);
-            }
-        }
-        for task in worker.has {
-            if self.tasks[task].actor_on == Some(id) {
-                self.lose_actor(task);
-            } else if self.tasks[task].who_has.is_empty() {
-                self.lose(task);
-            }
-        }
-        self.notice(Notice::WorkerLeft {
-            worker: worker.address,
-            name: worker.name,
+        self.start(Job::WorkerLeft(Box::new(LeftWorker {
+            id,
+            worker,
+            is_expected,
             reason,
-            tasks,
-        });
+            tasks: LeftTasks::default(),
+        })));
         self.settle();
-    }
-
-    /// The tasks that a worker runs, and those whose results only it has.
-    fn left_tasks(&self, id: WorkerId, worker: &Worker) -> LeftTasks {
-        let key = |task: &TaskId| self.tasks[*task].key.clone();
-        let mut tasks = LeftTasks {
-            processing: worker.processing.iter().map(key).collect(),
-            ..LeftTasks::default()
-        };
-        for task in worker.has.iter().map(|task| &self.tasks[*task]) {
-            if task.who_has[..] == [id] {
-                match &task.run_spec {
-                    Some(_) => tasks.recomputed.push(task.key.clone()),
-                    None => tasks.lost.push(task.key.clone()),
-                }
-            }
-        }
-        tasks
     }
 
     /// Returns the task of a key, if the worker is processing it in this run.
@@ -519,7 +460,7 @@ impl State {
         self.in_memory(task, id);
     }
 
-    pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: Arc<Failure>) {
+    pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: &Arc<Failure>) {
         // The worker keeps the failed task until `free-keys` for it.
         self.delete_later(id, task);
         let state = &mut self.tasks[task];
@@ -528,7 +469,7 @@ impl State {
             self.unassign(task);
             self.make_ready(task);
         } else {
-            self.todo.failed.push((task, failure));
+            self.fail(task, failure);
         }
     }
 

@@ -51,7 +51,11 @@ impl Eager {
     }
 
     pub(super) fn handle(&mut self, event: Event) {
-        for action in self.state.handle(Duration::ZERO, event) {
+        let mut actions = self.state.handle(Duration::ZERO, event);
+        while self.state.is_pending() {
+            actions.extend(self.state.proceed(Duration::ZERO));
+        }
+        for action in actions {
             if let Action::ToWorker(worker, ToWorker::ComputeTask(task)) = action {
                 self.tasks.push((worker, task));
             }

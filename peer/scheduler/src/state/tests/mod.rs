@@ -66,6 +66,16 @@ impl Cluster {
         let actions = self.state.handle(self.now, event);
         self.state.check();
         self.act(actions);
+        self.proceed();
+    }
+
+    /// Completes what was left of events.
+    fn proceed(&mut self) {
+        while self.state.is_pending() {
+            let actions = self.state.proceed(self.now);
+            self.state.check();
+            self.act(actions);
+        }
     }
 
     fn act(&mut self, actions: Vec<Action>) {
@@ -118,6 +128,7 @@ impl Cluster {
         match actions.remove(0) {
             Action::AcceptWorker { .. } => {
                 self.act(actions);
+                self.proceed();
                 Ok(id)
             }
             Action::RefuseWorker(_, refusal) => Err(refusal),

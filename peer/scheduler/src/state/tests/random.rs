@@ -10,6 +10,8 @@ use crate::state::choose::next;
 
 mod shared;
 
+const NAMES: [&str; 2] = ["one", "two"];
+
 /// The workers are on so many hosts.
 const HOST_COUNT: u64 = 3;
 
@@ -126,6 +128,9 @@ struct Simulation {
     clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
     worker_count: u64,
     shared: shared::Shared,
+    client_count: u64,
+    /// Work of events of clients that is possibly pending.
+    work: BTreeMap<ClientId, WorkId>,
 }
 
 impl Simulation {
@@ -146,19 +151,28 @@ impl Simulation {
             clients: BTreeMap::new(),
             worker_count: 0,
             shared: shared::Shared::default(),
+            client_count: 0,
+            work: BTreeMap::new(),
         };
-        for (number, name) in ["one", "two"].into_iter().enumerate() {
-            let id = ClientId(number as u64);
-            simulation.clients.insert(id, BTreeMap::new());
-            let name = name.to_owned();
-            simulation.handle(Event::ClientJoined {
-                id,
-                name,
-                versions: Value::None,
-            });
+        // Nearly all events take several slices.
+        simulation.state.slice_len = simulation.number(4) + 1;
+        for name in NAMES {
+            simulation.add_client(name);
         }
         simulation.open_shared();
         simulation
+    }
+
+    fn add_client(&mut self, name: &str) {
+        let id = ClientId(self.client_count);
+        self.client_count += 1;
+        self.clients.insert(id, BTreeMap::new());
+        let name = name.to_owned();
+        self.handle(Event::ClientJoined {
+            id,
+            name,
+            versions: Value::None,
+        });
     }
 
     fn number(&mut self, below: usize) -> usize {
@@ -166,8 +180,34 @@ impl Simulation {
     }
 
     fn handle(&mut self, event: Event) {
+        let client = match &event {
+            Event::FromClient(client, _) | Event::ClientLeft(client) => Some(*client),
+            _ => None,
+        };
+        // The events of a client keep their order.
+        while let Some(work) = client.and_then(|client| self.work.get(&client))
+            && !self.state.is_done(*work)
+        {
+            self.proceed();
+        }
+        let before = self.state.latest_work();
         let actions = self.state.handle(self.now, event);
         self.state.check();
+        if let Some(client) = client
+            && self.state.latest_work() != before
+        {
+            self.work.insert(client, self.state.latest_work());
+        }
+        self.act(actions);
+    }
+
+    fn proceed(&mut self) {
+        let actions = self.state.proceed(self.now);
+        self.state.check();
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::ToWorker(id, message) => {
@@ -179,6 +219,9 @@ impl Simulation {
                     let Some(views) = self.clients.get_mut(&id) else {
                         continue;
                     };
+                    if let ToClient::Restart(_) = message {
+                        views.clear();
+                    }
                     let (keys, view) = match message {
                         ToClient::KeyInMemory(message) => (vec![message.key], View::InMemory),
                         ToClient::TaskErredForClient(message) => (vec![message.key], View::Erred),
@@ -304,11 +347,7 @@ impl Simulation {
         };
         let key = Key::from(self.key());
         let client = self.pick_client();
-        let name = if client == *self.clients.keys().next().expect("there are two") {
-            "one"
-        } else {
-            "two"
-        };
+        let name = self.state.client_name(client);
         let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
         // Data under the key of a task is its result.
@@ -322,7 +361,7 @@ impl Simulation {
         let views = self.clients.get_mut(&client).expect("exists");
         views.insert(key.clone(), View::Pending);
         self.handle(Event::DataStored {
-            client: Some(name.to_owned()),
+            client: Some(name),
             who_has: vec![(key.clone(), vec![address])],
             nbytes: vec![(key, 8)],
         });
@@ -415,6 +454,9 @@ impl Simulation {
     }
 
     fn step(&mut self) {
+        if self.number(2) == 0 {
+            self.proceed();
+        }
         let worker = self.pick_worker();
         match (self.number(40), worker) {
             (0..3, _) => self.submit(),
@@ -464,6 +506,17 @@ impl Simulation {
             }
             (32, _) => self.operate(worker),
             (33..35, _) => self.share(),
+            (38, _) if self.number(10) == 0 => {
+                // A client reconnects, with the same name or after it has left.
+                let client = self.pick_client();
+                let name = self.state.client_name(client);
+                if self.number(2) == 0 {
+                    self.handle(Event::ClientLeft(client));
+                }
+                self.clients.remove(&client);
+                self.add_client(&name);
+            }
+            (39, _) if self.number(20) == 0 => self.handle(Event::Restart),
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
             (_, Some(worker)) => {
@@ -577,7 +630,13 @@ impl Simulation {
             self.handle(Event::FromWorker(worker, running.into()));
         }
         for _ in 0..10_000 {
-            let mut is_idle = true;
+            let mut is_idle = !self.state.is_pending();
+            let mut count = 0;
+            while self.state.is_pending() {
+                self.proceed();
+                count += 1;
+                assert!(count < 10_000, "work does not end");
+            }
             for id in self.workers.keys().copied().collect::<Vec<_>>() {
                 let mut count = 0;
                 while self.workers[&id].inbox.len() + self.workers[&id].outbox.len() != 0 {
