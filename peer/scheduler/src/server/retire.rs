@@ -62,11 +62,13 @@ impl Shared {
         let workers: Vec<String> = known.into_iter().map(|(worker, _)| worker).collect();
         self.handle(Event::RetireWorkers(workers.clone()));
         let mut retired = Vec::new();
+        let mut kept = Vec::new();
         for worker in workers {
             let identity = self.inspect(|state| state.identity_of(&worker));
             let can_retire = self.inspect(|state| state.can_retire(&worker));
             if !(can_retire && self.may_leave(&worker).await) {
-                self.handle(Event::KeepWorker(worker));
+                self.handle(Event::KeepWorker(worker.clone()));
+                kept.push(worker);
                 continue;
             }
             if close || remove {
@@ -78,7 +80,46 @@ impl Shared {
             }
             retired.extend(identity);
         }
+        let stimulus = request.stimulus_id;
+        let stimulus = stimulus.unwrap_or_else(|| "retire-workers".to_owned());
+        let addresses = retired
+            .iter()
+            .map(|(address, _): &(String, Value)| address.as_str());
+        let addresses: Vec<&str> = addresses.collect();
+        self.log(
+            &["all"],
+            "retire-workers",
+            &stimulus,
+            [
+                ("retired", Value::list(addresses.iter().copied())),
+                (
+                    "could-not-retire",
+                    Value::list(kept.iter().map(String::as_str)),
+                ),
+            ],
+        );
+        self.log(&addresses, "retired", &stimulus, []);
+        let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
+        self.log(&kept, "could-not-retire", &stimulus, []);
         Reply::Value(Value::dict(retired))
+    }
+
+    /// Publishes an action in topics.
+    fn log<const N: usize>(
+        &self,
+        topics: &[&str],
+        action: &str,
+        stimulus: &str,
+        fields: [(&str, Value); N],
+    ) {
+        let common = [
+            ("action", Value::from(action)),
+            ("stimulus_id", Value::from(stimulus)),
+        ];
+        self.handle(Event::Published {
+            topics: Value::list(topics.iter().copied()),
+            message: Value::dict(common.into_iter().chain(fields)),
+        });
     }
 
     /// Returns the workers that can be closed at low cost.

@@ -350,14 +350,14 @@ impl Annotations {
             };
             match (name.as_str(), value) {
                 (_, Value::None) => {}
-                (Some("workers"), value) => match names(value) {
+                (Some("workers" | "restrictions"), value) => match names(value) {
                     Some(mut workers) => {
                         workers.sort_unstable();
                         demands.workers = workers;
                     }
                     None => return wrong(),
                 },
-                (Some("allow_other_workers"), Value::Bool(flag)) => {
+                (Some("allow_other_workers" | "loose_restrictions"), Value::Bool(flag)) => {
                     demands.allow_other_workers = *flag;
                 }
                 (Some("resources"), Value::Dict(amounts)) => {
@@ -377,7 +377,10 @@ impl Annotations {
                 (Some("retries"), Value::Int(count)) => {
                     retries = u32::try_from(*count).unwrap_or(0);
                 }
-                (Some("allow_other_workers" | "resources" | "retries"), _) => return wrong(),
+                (
+                    Some("allow_other_workers" | "loose_restrictions" | "resources" | "retries"),
+                    _,
+                ) => return wrong(),
                 _ => {}
             }
         }
