@@ -60,6 +60,7 @@ mod server;
 mod session;
 mod start;
 pub mod state;
+#[path = "../../store/src/lib.rs"]
 mod store;
 mod threads;
 
