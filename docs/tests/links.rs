@@ -142,6 +142,7 @@ fn every_published_package_has_a_page_with_an_example() {
         "peer/value",
         "peer/python",
         "peer/client",
+        "peer/store",
         "peer/worker",
         "peer/cli",
     ];

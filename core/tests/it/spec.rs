@@ -329,6 +329,7 @@ fn tree() -> Tree {
             "peer/rpc",
             "peer/python",
             "peer/client",
+            "peer/store",
             "peer/worker",
             "peer/scheduler",
         ]

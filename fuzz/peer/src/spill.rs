@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 use daskwire_messages::{Serialized, Value};
-use daskwire_worker::fuzzing::{self, Spilled};
+use daskwire_store::fuzzing::{self, Spilled};
 
 use crate::input::Choices;
 use crate::opened;

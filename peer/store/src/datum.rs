@@ -23,7 +23,7 @@ use daskwire_python::Host;
 
 /// A piece of data. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Datum(Arc<Inner>);
+pub struct Datum(Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -40,17 +40,17 @@ pub(super) struct Inner {
 /// What Python processes know a datum by.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// A number that no other datum of this process has.
-    pub(crate) number: u64,
+    pub number: u64,
     /// The Python process that has the value, if it cannot be pickled.
-    pub(crate) home: Option<Weak<Host>>,
+    pub home: Option<Weak<Host>>,
 }
 
 #[cfg(target_os = "linux")]
 impl Origin {
     /// Returns the origin of a datum that has a new number.
-    pub(crate) fn new() -> Self {
+    pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -100,7 +100,7 @@ struct Forms {
 
 /// The reason why a datum is not available.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum DatumError {
+pub enum DatumError {
     /// A task cannot use its value.
     Value(ValueError),
     /// The datum is lost.
@@ -127,32 +127,38 @@ impl From<DatumError> for RemoteError {
 
 /// An operation on a datum for a task or a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
+    /// Its file was read.
     DiskRead,
+    /// Its value was created from its serialized form.
     Deserialize,
+    /// Its serialized form was created from its value.
     Serialize,
 }
 
 /// A completed step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Done {
-    pub(crate) step: Step,
+pub struct Done {
+    /// The operation.
+    pub step: Step,
     /// Length in serialized bytes.
-    pub(crate) len: u64,
-    /// Start and end, in seconds since 1970.
-    pub(crate) start: f64,
-    pub(crate) stop: f64,
+    pub len: u64,
+    /// When it started, in seconds since 1970.
+    pub start: f64,
+    /// When it ended, in seconds since 1970.
+    pub stop: f64,
 }
 
 impl Done {
-    pub(crate) fn time(&self) -> Duration {
+    /// How long it took.
+    pub fn time(&self) -> Duration {
         Duration::try_from_secs_f64(self.stop - self.start).unwrap_or_default()
     }
 }
 
 /// The completed operations on data for one task or transfer.
 #[derive(Debug, Default)]
-pub(crate) struct Steps(Mutex<Vec<Done>>);
+pub struct Steps(Mutex<Vec<Done>>);
 
 impl Steps {
     fn add(&self, step: Step, len: u64, since: Instant) {
@@ -166,7 +172,8 @@ impl Steps {
         });
     }
 
-    pub(crate) fn take(&self) -> Vec<Done> {
+    /// Removes and returns the operations so far.
+    pub fn take(&self) -> Vec<Done> {
         core::mem::take(&mut *self.lock())
     }
 
@@ -177,7 +184,7 @@ impl Steps {
 
 /// A reference to the value of a datum, which stays in memory while the reference exists.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened(Arc<Value>);
+pub struct Opened(Arc<Value>);
 
 impl Deref for Opened {
     type Target = Value;
@@ -189,7 +196,7 @@ impl Deref for Opened {
 
 /// Keeps a datum in memory while it exists.
 #[derive(Debug)]
-pub(crate) struct InUse(Datum);
+pub struct InUse(Datum);
 
 impl Drop for InUse {
     fn drop(&mut self) {
@@ -361,7 +368,7 @@ impl Datum {
             serialized,
             value,
             #[cfg(target_os = "linux")]
-            Origin::new(),
+            Origin::unique(),
         )
     }
 
@@ -398,7 +405,7 @@ impl Datum {
     }
 
     /// Size in bytes as Dask counts it.
-    pub(crate) fn nbytes(&self) -> u64 {
+    pub fn nbytes(&self) -> u64 {
         self.0.nbytes
     }
 
@@ -420,14 +427,14 @@ impl Datum {
     }
 
     /// Returns a guard that keeps the datum in memory, as soon as it is in memory.
-    pub(crate) fn in_use(&self) -> InUse {
+    pub fn in_use(&self) -> InUse {
         let mut forms = self.0.lock();
         forms.use_count = forms.use_count.saturating_add(1);
         InUse(self.clone())
     }
 
     /// Whether the datum is known to be lost.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         #[cfg(target_os = "linux")]
         if let Some(home) = &self.0.origin.home
             && home.upgrade().is_none_or(|home| home.has_ended())
@@ -439,7 +446,7 @@ impl Datum {
 
     /// What Python processes know the datum by.
     #[cfg(target_os = "linux")]
-    pub(crate) fn origin(&self) -> &Origin {
+    pub fn origin(&self) -> &Origin {
         &self.0.origin
     }
 
@@ -448,7 +455,11 @@ impl Datum {
     ///
     /// Blocks while another thread creates the same value, and while reading from
     /// disk.
-    pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
+    ///
+    /// # Errors
+    ///
+    /// [`DatumError`] if the datum is lost or cannot be deserialized.
+    pub fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
         let existing = |forms: &Forms| match (&forms.value, &forms.unopenable) {
             (Some(value), _) => Some(Ok(Opened(Arc::clone(value)))),
             (None, Some(error)) => Some(Err(ValueError::clone(error))),
@@ -502,7 +513,7 @@ impl Datum {
     }
 
     /// Whether the datum has no serialized form yet, and making it may fail.
-    pub(crate) fn needs_check(&self) -> bool {
+    pub fn needs_check(&self) -> bool {
         let forms = self.0.lock();
         let has_form = forms.serialized.is_some() || forms.file.is_some();
         !has_form && forms.value.as_deref().is_some_and(Value::needs_check)
@@ -512,7 +523,11 @@ impl Datum {
     ///
     /// Blocks while another thread creates it, and while reading from disk. Data that
     /// is read from disk for this call is not kept in memory.
-    pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
+    ///
+    /// # Errors
+    ///
+    /// [`DatumError`] if the datum is lost or cannot be serialized.
+    pub fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
         let existing = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
             (Some(serialized), _) => Some(Ok(serialized.clone())),
             (None, Some(error)) => Some(Err(ValueError::clone(error))),
@@ -562,8 +577,12 @@ impl Datum {
     /// disk is kept in memory: further tasks may use it.
     ///
     /// Blocks like [`open`](Self::open).
+    ///
+    /// # Errors
+    ///
+    /// As [`serialize`](Self::serialize).
     #[cfg(target_os = "linux")]
-    pub(crate) fn shared(
+    pub fn shared(
         &self,
         steps: &Steps,
         share: impl FnOnce(&Serialized) -> Option<Serialized>,
@@ -746,7 +765,7 @@ impl Datum {
     }
 
     /// The value, if it is in memory.
-    pub(crate) fn value(&self) -> Option<Opened> {
+    pub fn value(&self) -> Option<Opened> {
         self.0.lock().value.clone().map(Opened)
     }
 
@@ -756,18 +775,18 @@ impl Datum {
     }
 
     /// Whether the datum is only on disk.
-    pub(crate) fn is_on_disk(&self) -> bool {
+    pub fn is_on_disk(&self) -> bool {
         self.0.lock().disk_len.is_some()
     }
 
     /// The serialized form, if it is in memory.
-    pub(crate) fn serialized(&self) -> Option<Serialized> {
+    pub fn serialized(&self) -> Option<Serialized> {
         self.0.lock().serialized.clone()
     }
 
     /// The header of the serialized form, if it is known without serializing or reading:
     /// also if the serialized form is only on disk.
-    pub(crate) fn header(&self) -> Option<Bytes> {
+    pub fn header(&self) -> Option<Bytes> {
         let forms = self.0.lock();
         let file = forms.file.as_ref().map(|file| file.header.clone());
         file.or_else(|| {

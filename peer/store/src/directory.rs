@@ -29,7 +29,7 @@ const ATTEMPTS: u32 = 16;
 
 /// The directory of a worker.
 #[derive(Debug)]
-pub(crate) struct SpillDirectory {
+pub struct SpillDirectory {
     path: PathBuf,
     /// The lock file, which stays locked while it is open.
     _lock: File,
@@ -43,7 +43,7 @@ impl SpillDirectory {
     /// # Errors
     ///
     /// The system's error, with the path.
-    pub(crate) fn new(parent: &Path, id: &str) -> io::Result<Self> {
+    pub fn new(parent: &Path, id: &str) -> io::Result<Self> {
         let in_parent = |error: io::Error| {
             let message = format!("{}: {error}", parent.display());
             io::Error::new(error.kind(), message)
@@ -96,7 +96,7 @@ impl SpillDirectory {
     }
 
     /// The path of the directory.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -218,7 +218,7 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::scratch;
+    use crate::scratch;
 
     fn made(parent: PathBuf) -> PathBuf {
         fs::create_dir(&parent).expect("writable directory");
@@ -288,7 +288,7 @@ mod tests {
         let parent = scratch("modes");
         let directory = SpillDirectory::new(&parent, "x").expect("writable directory");
         let file = directory.next_file();
-        crate::store::file::write(&file, &Default::default()).expect("writable directory");
+        crate::file::write(&file, &Default::default()).expect("writable directory");
         assert_eq!(mode(&parent), 0o700);
         assert_eq!(mode(directory.path()), 0o700);
         assert_eq!(mode(&directory.path().join(LOCK)), 0o600);

@@ -33,7 +33,7 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | `mod.rs` | the map of keys |
+//! | `lib.rs` | the map of keys |
 //! | `datum.rs` | a piece of data, its forms, and the conversions between them |
 //! | `ledger.rs` | sizes, the order of use, and the thread that writes and
 //! removes files |
@@ -44,11 +44,28 @@
 //!
 //! Locks are taken in the order map, datum, ledger. None is held while data is
 //! written, read, serialized or deserialized.
+//!
+//! ```
+//! use daskwire_messages::{Key, Value};
+//! use daskwire_store::{Steps, Store};
+//!
+//! let store = Store::default(); // without a limit of memory
+//! let key = Key::from("x");
+//! store.insert(&key, store.made(Value::from("text")));
+//! let datum = store.get(&key).ok_or("it was just stored")?;
+//! let value = datum.open(&Steps::default()).map_err(|error| error.to_string())?;
+//! assert_eq!(value.as_str(), Some("text"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Who uses it: `daskwire-worker`. Programs use that as `daskwire_peer::worker`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod datum;
 mod directory;
 mod file;
 #[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub mod fuzzing;
 mod ledger;
 mod meters;
@@ -65,16 +82,16 @@ use daskwire_messages::value::{Serialized, Value};
 use daskwire_rpc::panic_flag::PanicFlag;
 
 #[cfg(target_os = "linux")]
-pub(crate) use datum::Origin;
-pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
-pub(crate) use directory::SpillDirectory;
+pub use datum::Origin;
+pub use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
+pub use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
 
 use ledger::Common;
 
 /// The data of a worker, by key.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub struct Store {
     held: Mutex<Held>,
     common: Arc<Common>,
     /// The thread that writes and removes files.
@@ -96,7 +113,7 @@ impl Default for Store {
 
 impl Store {
     /// Returns a store that never spills.
-    pub(crate) fn in_memory(pickling: Pickling) -> Self {
+    pub fn in_memory(pickling: Pickling) -> Self {
         Self::of(Common::new(None, u64::MAX, u64::MAX, pickling))
     }
 
@@ -111,23 +128,18 @@ impl Store {
     /// Returns a store that spills data to `directory` once it takes more than `target` bytes
     /// of memory, or more than `full` bytes with the [other memory](Self::set_other_memory) of
     /// the process. It [is full](Self::is_full) at `full` bytes of data.
-    pub(crate) fn spilling(
-        directory: SpillDirectory,
-        target: u64,
-        full: u64,
-        pickling: Pickling,
-    ) -> Self {
+    pub fn spilling(directory: SpillDirectory, target: u64, full: u64, pickling: Pickling) -> Self {
         Self::of(Common::new(Some(directory), target, full, pickling))
     }
 
     /// Sets the maximum number of bytes on disk. Only the first call has an effect.
-    pub(crate) fn limit_disk(&self, max_len: u64) {
+    pub fn limit_disk(&self, max_len: u64) {
         let _ = self.common.max_disk_len.set(max_len);
     }
 
     /// Whether data is produced faster than it is written to disk, so that no more
     /// should be produced until `relieved` is called.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.common.is_full()
     }
 
@@ -136,7 +148,11 @@ impl Store {
     /// `spilled` is called with the key of data that was moved to disk, and the number of
     /// bytes that this freed; `relieved` is called once the store has free space
     /// after [`is_full`](Self::is_full) returned true.
-    pub(crate) fn start(
+    ///
+    /// # Errors
+    ///
+    /// If the system starts no thread.
+    pub fn start(
         &self,
         needed: impl Fn() -> Vec<Datum> + Send + Sync + 'static,
         notify: impl Fn(&str) + Send + Sync + 'static,
@@ -156,7 +172,7 @@ impl Store {
     /// more than `full` bytes, data is moved to disk until an eighth of the target is left.
     /// Requests that at least `excess` bytes are moved, also of that eighth. Both replace the
     /// values of the last call.
-    pub(crate) fn set_other_memory(&self, other_len: u64, excess: u64) {
+    pub fn set_other_memory(&self, other_len: u64, excess: u64) {
         let mut ledger = self.common.lock();
         ledger.other_len = other_len;
         ledger.excess = excess;
@@ -170,14 +186,14 @@ impl Store {
 
     /// Sets the pool for large frames that are read from disk. Only the first call has an
     /// effect.
-    pub(crate) fn read_into(&self, pool: BufferPool) {
+    pub fn read_into(&self, pool: BufferPool) {
         let _ = self.common.buffers.set(pool);
     }
 
     /// Removes all files. Data on disk is lost.
     ///
     /// Blocks until a file that is being written is complete.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.common.close();
         let thread = self.common.panic_flag.check(self.thread.lock()).take();
         if let Some(thread) = thread {
@@ -190,19 +206,19 @@ impl Store {
     }
 
     /// Creates a datum from received bytes, without deserializing or storing it.
-    pub(crate) fn received(&self, serialized: Serialized) -> Datum {
+    pub fn received(&self, serialized: Serialized) -> Datum {
         Datum::new(&self.common, serialized.len(), Some(serialized), None)
     }
 
     /// Creates a datum from a result of Python, without storing it. Its size is `nbytes`, as
     /// Dask counts it.
     #[cfg(target_os = "linux")]
-    pub(crate) fn computed(&self, serialized: Serialized, nbytes: u64, origin: Origin) -> Datum {
+    pub fn computed(&self, serialized: Serialized, nbytes: u64, origin: Origin) -> Datum {
         Datum::with_origin(&self.common, nbytes, Some(serialized), None, origin)
     }
 
     /// Creates a datum from the value of a task, without storing it.
-    pub(crate) fn made(&self, value: Value) -> Datum {
+    pub fn made(&self, value: Value) -> Datum {
         match value {
             Value::Serialized(serialized) => self.received(serialized),
             value => Datum::new(&self.common, value.nbytes(), None, Some(value)),
@@ -211,7 +227,7 @@ impl Store {
 
     /// Stores a datum. If the key exists, its datum is kept: data with the same
     /// key is equal.
-    pub(crate) fn insert(&self, key: &Key, datum: Datum) {
+    pub fn insert(&self, key: &Key, datum: Datum) {
         let mut held = self.lock();
         if !held.data.contains_key(key) {
             held.nbytes = held.nbytes.saturating_add(datum.nbytes());
@@ -220,20 +236,21 @@ impl Store {
         }
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<Datum> {
+    /// Returns the datum of a key.
+    pub fn get(&self, key: &Key) -> Option<Datum> {
         self.lock().data.get(key).cloned()
     }
 
     /// Whether a datum is stored under a key.
     #[cfg(target_os = "linux")]
-    pub(crate) fn holds(&self, key: &Key, datum: &Datum) -> bool {
+    pub fn holds(&self, key: &Key, datum: &Datum) -> bool {
         let held = self.lock();
         held.data.get(key).is_some_and(|stored| stored.is(datum))
     }
 
     /// Removes a datum, and returns it so that the caller can drop it where this
     /// may take time.
-    pub(crate) fn remove(&self, key: &Key) -> Option<Datum> {
+    pub fn remove(&self, key: &Key) -> Option<Datum> {
         let mut held = self.lock();
         let datum = held.data.remove(key)?;
         held.nbytes = held.nbytes.saturating_sub(datum.nbytes());
@@ -242,40 +259,34 @@ impl Store {
         Some(datum)
     }
 
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    /// The keys of all data.
+    pub fn keys(&self) -> Vec<Key> {
         self.lock().data.keys().cloned().collect()
     }
 
     /// Total size of all data in bytes as Dask counts them, in memory and on
     /// disk.
-    pub(crate) fn nbytes(&self) -> u64 {
+    pub fn nbytes(&self) -> u64 {
         self.lock().nbytes
     }
 
     /// The amount of data by location.
-    pub(crate) fn holdings(&self) -> Holdings {
+    pub fn holdings(&self) -> Holdings {
         self.common.lock().holdings
     }
 
     /// The flag set when a panic may have left the store inconsistent.
-    pub(crate) fn panic_flag(&self) -> &PanicFlag {
+    pub fn panic_flag(&self) -> &PanicFlag {
         &self.common.panic_flag
     }
 
-    pub(crate) fn counters(&self) -> StoreCounters {
+    /// The counters of what was done with data so far.
+    pub fn counters(&self) -> StoreCounters {
         self.common.meters.read()
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.common.panic_flag.check(self.held.lock())
-    }
-}
-
-#[cfg(test)]
-impl Store {
-    /// Panics while the map is locked, for tests.
-    pub(crate) fn poison(&self) {
-        daskwire_rpc::panic_flag::poison(&self.held);
     }
 }
 
@@ -294,3 +305,8 @@ pub(crate) fn scratch(name: &str) -> std::path::PathBuf {
 
 #[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

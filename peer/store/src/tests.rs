@@ -9,7 +9,7 @@ use bytes::Bytes;
 use daskwire_testing::Random;
 
 use super::*;
-use crate::store::file::{self, ReadError};
+use crate::file::{self, ReadError};
 
 fn list() -> Value {
     Value::list((0..1000).map(|n| Value::list([n, n + 1])))
@@ -721,4 +721,13 @@ fn full_store_reports_free_space_or_that_nothing_can_be_spilled() {
     drop((in_use, other_in_use));
     until("spilling", || spilling.on_disk(&["a", "b", "c"]) == "abc");
     assert!(!spilling.store.is_full());
+}
+
+#[test]
+fn a_panic_while_the_map_is_locked_sets_the_flag() {
+    let store = Store::default();
+    daskwire_rpc::panic_flag::poison(&store.held);
+    assert!(!store.panic_flag().is_set());
+    store.keys();
+    assert!(store.panic_flag().is_set());
 }

@@ -68,6 +68,7 @@ fn every_rule_has_code_and_the_tests_that_it_names() {
         "rpc/src",
         "python/src",
         "client/src",
+        "store/src",
         "worker/src",
         "scheduler/src",
         "tests",

@@ -17,12 +17,12 @@ use super::event::WorkerEvent;
 use super::python::PythonProcesses;
 use super::run::Job;
 use super::state::{Action, Event, State};
-use super::store::{Datum, Store};
 use super::{Shared, now};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::{Nullable, TaskErred, TransitionForPython};
 #[cfg(target_os = "linux")]
 use daskwire_rpc::story::{TaskChange, TaskEvent};
+use daskwire_store::{Datum, Store};
 
 /// The state machine, and the stream on which its messages are sent in the order
 /// of its events.

@@ -6,7 +6,7 @@ use daskwire_messages::graph::{Argument, Function, GraphError, Task, Work};
 use daskwire_messages::{Key, RemoteError, Value};
 
 use super::functions::{Arg, Arguments, Functions};
-use super::store::{Datum, DatumError, Steps, Store};
+use daskwire_store::{Datum, DatumError, Steps, Store};
 
 /// The environment that a task is evaluated in.
 #[derive(Clone, Copy)]

@@ -10,8 +10,8 @@ use daskwire_rpc::gather::{Gathering, ask_all};
 
 use super::diagnostics::Level;
 use super::state::{Answer, Event, Fetched, Peer};
-use super::store::Datum;
 use super::{Shared, metrics, now};
+use daskwire_store::Datum;
 
 impl Shared {
     /// Fetches data from a peer for the state machine.

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use super::store::Opened;
 use daskwire_messages::brief_debug;
 use daskwire_messages::value::Outcome;
 use daskwire_messages::{RemoteError, Value};
+use daskwire_store::Opened;
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 

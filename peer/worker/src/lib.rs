@@ -60,8 +60,6 @@ mod server;
 mod session;
 mod start;
 pub mod state;
-#[path = "../../store/src/lib.rs"]
-mod store;
 mod threads;
 
 use core::fmt;
@@ -84,22 +82,19 @@ use tokio::sync::Notify;
 
 pub use builder::{Builder, TransferLimits};
 pub use daskwire_messages::value::Outcome;
+pub use daskwire_store::{Holdings, StoreCounters, Tally};
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub use store::fuzzing;
-pub use store::{Holdings, StoreCounters, Tally};
 
+use daskwire_store::Store;
 use diagnostics::{Level, Log, Notifier};
 use driver::Machine;
 use metrics::{TasksDone, Transfers};
 use run::Job;
 use scheduler_plugin::OtherWorkers;
-use store::Store;
 use threads::Queue;
 
 /// State shared by all parts of a worker.

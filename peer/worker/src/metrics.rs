@@ -19,9 +19,9 @@ use super::exception::class_of;
 use super::python::PythonProcesses;
 use super::state::Description;
 use super::state::startstop;
-use super::store::Datum;
-use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
+use daskwire_store::Datum;
+use daskwire_store::{Done, Step};
 
 /// Describes data for the state machine, without deserializing it.
 pub(super) fn describe_all(data: &[(Key, Datum)]) -> Vec<(Key, Description)> {

@@ -18,8 +18,8 @@ use super::metrics::{self, to_startstops};
 use super::python::is_for_python;
 use super::scheduler_plugin::allowed_workers;
 use super::state::{Description, Event, Executed, Failure, Run};
-use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
+use daskwire_store::{self as store, Datum, InUse, Steps};
 
 /// Maximum number of quick tasks run on the calling thread before other futures are polled.
 const MAX_INLINE_TASKS: usize = 64;

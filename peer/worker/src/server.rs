@@ -26,10 +26,10 @@ use super::nanny_plugins;
 #[cfg(target_os = "linux")]
 use super::python::HostComm;
 use super::state::Event;
-use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::{Unknown, Versions};
+use daskwire_store::{Datum, DatumError, Steps};
 
 /// Requests that a worker without Python accepts and ignores.
 const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];

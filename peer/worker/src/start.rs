@@ -39,7 +39,6 @@ use super::python::PythonProcesses;
 use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, supervise};
 use super::state::{Event, Limits, State};
-use super::store::{SpillDirectory, Store};
 use super::threads::{self, Queue};
 use super::{Builder, Shared, StartError, Worker};
 #[cfg(target_os = "linux")]
@@ -48,6 +47,7 @@ use daskwire_messages::protocol::{Nullable, StartPython};
 use daskwire_python::{Interpreter, SharedMemory};
 #[cfg(target_os = "linux")]
 use daskwire_rpc::panic_flag::PanicFlag;
+use daskwire_store::{SpillDirectory, Store};
 
 /// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
 /// processes, and registers.

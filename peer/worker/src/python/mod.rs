@@ -49,7 +49,7 @@ pub(super) use run::is_for_python;
 
 use shared::SharedHosts;
 
-use super::store::{Datum, DatumError, Origin, SpillDirectory, Steps, Store};
+use daskwire_store::{Datum, DatumError, Origin, SpillDirectory, Steps, Store};
 
 /// The Python processes of a worker.
 pub(super) struct PythonProcesses {
@@ -393,7 +393,7 @@ impl PythonProcesses {
             };
             inputs.push((name.clone(), Nullable(payload)));
         }
-        let result_origin = Origin::new();
+        let result_origin = Origin::unique();
         let host = executor.host.as_ref();
         let mut numbers = Vec::new();
         if let Some(host) = host.filter(|host| host.is_shared()) {

@@ -15,8 +15,8 @@ use super::{Call, Outcome, PythonProcesses, RunError};
 use crate::functions::Functions;
 use crate::run::{Done, Job, Spec, lost, read};
 use crate::state::{Description, Event, Failure};
-use crate::store::{DatumError, Steps};
 use crate::{Shared, now, threads};
+use daskwire_store::{DatumError, Steps};
 
 impl Shared {
     /// Runs a task in a Python process, and returns the jobs to run next.

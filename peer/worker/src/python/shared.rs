@@ -12,7 +12,7 @@ use daskwire_python::{Executor, Host, HostEvent};
 use daskwire_rpc::panic_flag::PanicFlag;
 
 use super::{Call, PythonProcesses, RunError};
-use crate::store::DatumError;
+use daskwire_store::DatumError;
 
 /// The hosts that share the tasks of a worker.
 pub(super) struct SharedHosts {

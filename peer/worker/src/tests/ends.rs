@@ -33,7 +33,9 @@ async fn panic_during_a_state_change_ends_the_worker() {
             .await;
         stream.finished().await;
         if is_store {
-            worker.shared.store.poison();
+            let lock = Mutex::default();
+            daskwire_rpc::panic_flag::poison::<()>(&lock);
+            drop(worker.shared.store.panic_flag().check(lock.lock()));
         } else {
             daskwire_rpc::panic_flag::poison(&worker.shared.machine);
         }
