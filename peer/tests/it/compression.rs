@@ -81,11 +81,11 @@ struct Transfer {
 }
 
 /// Sends values that compress well and badly to the workers and back.
-async fn there_and_back(scheduler: &str, compression: Option<Codec>) -> Transfer {
+async fn there_and_back(scheduler: &str, compression: Option<Codec>, route: Route) -> Transfer {
     let (codecs, meter) = (Arc::new(Codecs::default()), Arc::new(Meter::default()));
     let settings = ClientOptions {
         comm: options(compression),
-        route: Route::Direct,
+        route,
         observer: Some(Arc::clone(&codecs) as Arc<dyn Observer>),
         meter: Some(Arc::clone(&meter)),
         ..ClientOptions::default()
@@ -113,8 +113,14 @@ impl Transfer {
     }
 }
 
-/// A scheduler and a worker in Rust, each with its codec.
-async fn in_rust(codecs: [Option<Codec>; 2], clients: Option<Codec>) -> Transfer {
+/// Transfers data between a client, a scheduler and a worker in Rust, each with its codec.
+/// Also returns what the worker has sent and received.
+async fn in_rust(
+    codecs: [Option<Codec>; 2],
+    clients: Option<Codec>,
+    route: Route,
+) -> (Transfer, Arc<Codecs>) {
+    let of_worker_messages = Arc::new(Codecs::default());
     let address: Address = "tcp://127.0.0.2:0".parse().expect("an address");
     let [of_scheduler, of_worker] = codecs.map(options);
     let transports = daskwire_peer::transports();
@@ -129,24 +135,44 @@ async fn in_rust(codecs: [Option<Codec>; 2], clients: Option<Codec>) -> Transfer
         .listen(address)
         .functions(Functions::new())
         .options(of_worker)
+        .observer(Arc::clone(&of_worker_messages) as Arc<dyn Observer>)
         .start()
         .await
         .expect("it starts");
-    let transfer = there_and_back(&scheduler.address().to_string(), clients).await;
+    let transfer = there_and_back(&scheduler.address().to_string(), clients, route).await;
     worker.close().await;
     scheduler.close().await;
-    transfer
+    (transfer, of_worker_messages)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_is_compressed_if_both_sides_name_the_codec() {
     let lz4 = Some(Codec::Lz4);
-    in_rust([lz4; 2], lz4).await.check(Some("lz4"));
     let snappy = Some(Codec::Snappy);
-    in_rust([lz4, snappy], snappy).await.check(Some("snappy"));
-    for (of_worker, of_client) in [(None, lz4), (lz4, None), (snappy, lz4)] {
-        in_rust([lz4, of_worker], of_client).await.check(None);
+    for (of_worker, of_client, agreed) in [
+        (lz4, lz4, Some("lz4")),
+        (snappy, snappy, Some("snappy")),
+        (None, lz4, None),
+        (lz4, None, None),
+        (snappy, lz4, None),
+    ] {
+        let codecs = [lz4, of_worker];
+        let (transfer, _) = in_rust(codecs, of_client, Route::Direct).await;
+        transfer.check(agreed);
     }
+}
+
+// PROTOCOL COMPRESS-10
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_forwards_data_as_it_was_sent() {
+    let lz4 = Some(Codec::Lz4);
+    let (transfer, of_worker) = in_rust([lz4; 2], None, Route::Scheduler).await;
+    // The worker compresses for the scheduler, which does not compress for the worker.
+    assert_eq!(of_worker.have("lz4"), (true, false), "{of_worker:?}");
+    assert_eq!(transfer.codecs.have("lz4"), (false, true));
+    let (transfer, of_worker) = in_rust([lz4, None], lz4, Route::Scheduler).await;
+    assert_eq!(of_worker.have("lz4"), (true, true), "{of_worker:?}");
+    assert_eq!(transfer.codecs.have("lz4"), (true, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +187,7 @@ async fn real_dask_reads_what_is_compressed_and_compresses_as_well() {
     ] {
         let start = || Peer::spawn(Environment::Current, "compressing_cluster.py", &[theirs]);
         let cluster = tokio::task::block_in_place(start);
-        let transfer = there_and_back(cluster.address(), ours).await;
+        let transfer = there_and_back(cluster.address(), ours, Route::Direct).await;
         transfer.check(codec);
     }
 }
