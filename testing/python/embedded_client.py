@@ -627,6 +627,23 @@ def laptop(client):
     assert len(set(client.run(os.getpid).values())) == 2
 
 
+def reduces(client):
+    """Superfluous copies are deleted on request."""
+    [future] = client.scatter(["copied"], broadcast=True)
+    holders = lambda: len(client.who_has([future])[future.key])
+    assert holders() == 2
+    assert client.amm.running() is False
+    client.amm.run_once()
+    while holders() > 1:
+        time.sleep(0.01)
+    assert future.result(timeout=60) == "copied"
+    client.amm.start()
+    assert client.amm.running() is True
+    client.amm.stop()
+    assert client.amm.running() is False
+    raises_now(ValueError, client.amm._run, "pause")
+
+
 def meets(client):
     """Shares objects by name with a client in Rust, `rust_and_python_share_objects`."""
     variable, queue = Variable("v"), Queue("q", maxsize=2)

@@ -35,6 +35,7 @@ fn python_computes_for_python() {
         "journey",
         "story",
         "data",
+        "reduces",
         "errors",
         "broadcasts",
         "coroutines",

@@ -319,7 +319,8 @@ impl<'c> Cluster<'c> {
                 worker: format!("tcp://w{}:1", choices.below(4)),
                 metrics: Value::dict([("managed_bytes", choices.number())]),
             },
-            7..=9 => Event::WatchTasks(choices.byte() & 1 == 1),
+            7 => Event::ReduceReplicas,
+            8..=9 => Event::WatchTasks(choices.byte() & 1 == 1),
             10 | 11 => {
                 // An id that is already in use.
                 let name = CLIENTS[choices.below(CLIENTS.len())].to_owned();

@@ -59,6 +59,7 @@ ops! {
         RegisterSchedulerPlugin = "register_scheduler_plugin",
         RestartCluster = "restart",
         RestartWorkers = "restart_workers",
+        AmmHandler = "amm_handler",
         VariableSet = "variable_set",
         VariableGet = "variable_get",
         QueueCreate = "queue_create",
@@ -743,6 +744,12 @@ requests! {
     UnregisterSchedulerPlugin = "unregister_scheduler_plugin" {
         /// The name of the plugin.
         name: String = "name",
+    }
+
+    /// Controls the Active Memory Manager.
+    AmmHandler = "amm_handler" {
+        /// What to do: `start`, `stop`, `run_once`, or `running` to ask whether it runs regularly.
+        method: String = "method",
     }
 
     /// Asks a nanny to end its worker, which it then starts again. The reply is sent

@@ -43,6 +43,26 @@ pub(super) fn reason(op: &str) -> String {
 }
 
 impl Shared {
+    /// Does what a client asks the Active Memory Manager for.
+    fn control_replicas(&self, method: &str) -> Reply {
+        match method {
+            "start" => self.handle(Event::SetReducingReplicas(true)),
+            "stop" => self.handle(Event::SetReducingReplicas(false)),
+            "run_once" => self.handle(Event::ReduceReplicas),
+            "running" => {
+                return Reply::Value(Value::from(self.inspect(State::is_reducing_replicas)));
+            }
+            other => {
+                let message = format!(
+                    "the method {other:?} is not one of \"start\", \"stop\", \"run_once\" and \
+                     \"running\""
+                );
+                return refused("ValueError", &message);
+            }
+        }
+        Reply::Value(Value::None)
+    }
+
     /// Replies to a request, or returns it if it is of no kind that is handled here.
     pub(super) async fn operate(self: &Arc<Self>, request: Request) -> Result<Reply, Request> {
         Ok(match request {
@@ -64,6 +84,7 @@ impl Shared {
             Request::BenchmarkHardware(_) => self.benchmark_hardware().await,
             Request::ClusterState(request) => self.cluster_state(request).await,
             Request::DumpState(request) => Reply::Value(self.dump(&request.exclude)),
+            Request::AmmHandler(request) => self.control_replicas(&request.method),
             Request::CheckIdle(_) => {
                 let since = self.inspect(State::idle_since);
                 let since = since.map(|since| Value::from(since.as_secs_f64()));

@@ -98,6 +98,11 @@ impl State {
         self.check_pool();
         self.check_topics();
         self.extensions.check();
+        let replicated = all
+            .iter()
+            .copied()
+            .filter(|id| self.tasks[*id].who_has.len() > 1);
+        assert!(replicated.eq(self.replicas.replicated.iter().copied()));
         self.check_classes();
         self.check_groups();
         let processing = self.workers.values().map(|worker| worker.processing.len());

@@ -126,6 +126,7 @@ impl State {
         worker.deletions.remove(&task.key);
         if let Err(place) = task.who_has.binary_search(&holder) {
             task.who_has.insert(place, holder);
+            self.replicas.count(id, task.who_has.len());
             worker.has.insert(id);
             worker.nbytes += u128::from(task.nbytes);
         }
@@ -162,16 +163,10 @@ impl State {
 
     /// Records that a worker no longer has a result.
     pub(super) fn remove_replica(&mut self, worker: WorkerId, id: TaskId) {
-        let task = &mut self.tasks[id];
-        let Ok(place) = task.who_has.binary_search(&worker) else {
+        if !self.forget_copy(worker, id) {
             return;
-        };
-        task.who_has.remove(place);
-        if let Some(worker) = self.workers.get_mut(&worker) {
-            worker.has.remove(&id);
-            worker.nbytes -= u128::from(task.nbytes);
         }
-        let is_lost = task.who_has.is_empty();
+        let is_lost = self.tasks[id].who_has.is_empty();
         // The worker may have received the data again since, over another
         // connection: that copy is deleted, too.
         self.delete_later(worker, id);
@@ -180,6 +175,21 @@ impl State {
         } else if is_lost {
             self.lose(id);
         }
+    }
+
+    /// Forgets that a worker has a result. Returns false if it does not have it.
+    pub(super) fn forget_copy(&mut self, worker: WorkerId, id: TaskId) -> bool {
+        let task = &mut self.tasks[id];
+        let Ok(place) = task.who_has.binary_search(&worker) else {
+            return false;
+        };
+        task.who_has.remove(place);
+        self.replicas.count(id, task.who_has.len());
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.has.remove(&id);
+            worker.nbytes -= u128::from(task.nbytes);
+        }
+        true
     }
 
     /// Handles the loss of all copies of a result.
@@ -228,6 +238,7 @@ impl State {
 
     /// Schedules the deletion of all copies of a result on workers.
     pub(super) fn delete(&mut self, id: TaskId) {
+        self.replicas.count(id, 0);
         let task = &mut self.tasks[id];
         task.actor_on = None;
         for holder in core::mem::take(&mut task.who_has) {

@@ -156,6 +156,11 @@ pub enum Event {
     /// The client of a request has gone before the reply was sent. What the reply hands over is
     /// not lost.
     RequestDropped(RequestId),
+    /// Starts or stops the regular deletion of superfluous copies of results, see
+    /// [`Policy::replica_interval`](super::Policy::replica_interval).
+    SetReducingReplicas(bool),
+    /// Workers are to delete superfluous copies of results once.
+    ReduceReplicas,
     /// All tasks are to be forgotten. Clients are informed.
     Restart,
     /// A message is published in topics. Their subscribers are sent it, and it is kept for

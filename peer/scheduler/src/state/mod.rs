@@ -107,6 +107,7 @@ use members::Members;
 use metadata::Metadata;
 use model::{Client, Kind, Priority, Queue, Table, Task, TaskId, Worker};
 use pool::Pool;
+use replicas::Replicas;
 use returned::Returned;
 use send::free_keys;
 use slices::{SLICE, Work};
@@ -144,6 +145,7 @@ mod operations;
 mod pool;
 mod query;
 mod rebalance;
+mod replicas;
 mod requests;
 mod retire;
 mod returned;
@@ -213,6 +215,9 @@ pub struct Policy {
     /// request that would exceed the limit is refused with [`RequestRefusal::Full`]. Default: 1
     /// GiB.
     pub max_shared_len: usize,
+    /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
+    /// Active Memory Manager; `None` for only on request. Default: `None`; Dask uses 2 seconds.
+    pub replica_interval: Option<Duration>,
     /// Maximum number of tasks of which the end is recorded. All records together take at most
     /// 64 MiB. Default: 100,000.
     pub task_stream_length: usize,
@@ -232,6 +237,7 @@ impl Default for Policy {
             worker_ttl: Some(Duration::from_secs(300)),
             topic_length: 1000,
             max_shared_len: 1 << 30,
+            replica_interval: None,
             task_stream_length: 100_000,
         }
     }
@@ -319,6 +325,7 @@ pub struct State {
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, Returned>,
     extensions: Extensions,
+    replicas: Replicas,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Consequences of events that are not handled yet. Later ones are handled first. The entries of
@@ -448,6 +455,7 @@ impl State {
             pool: Pool::default(),
             returned: BTreeMap::new(),
             extensions: Extensions::new(policy.max_shared_len),
+            replicas: Replicas::new(policy.replica_interval),
             actions: Vec::new(),
             todo: Todo::default(),
             left_counts: [0; 3],
@@ -525,6 +533,8 @@ impl State {
             Event::Requested { id, request } => self.request(id, *request),
             Event::Replied(id) => self.request_ended(id, true),
             Event::RequestDropped(id) => self.request_ended(id, false),
+            Event::SetReducingReplicas(is_reducing) => self.set_reducing_replicas(is_reducing),
+            Event::ReduceReplicas => self.reduce_replicas(),
             Event::Restart => self.restart(),
             Event::Published { topics, message } => self.publish(&topics, &message),
             Event::MetadataSet { path, value } => {
@@ -570,6 +580,7 @@ impl State {
             self.request_steals();
             self.drop_idle_holders();
         }
+        self.reduce_due_replicas();
         while let Some((since, _)) = self.closing.front()
             && self.now - *since > CLOSING_AGE
         {

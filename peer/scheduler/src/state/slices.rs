@@ -300,6 +300,7 @@ impl State {
             return;
         };
         task.who_has.remove(place);
+        self.replicas.count(id, task.who_has.len());
         if task.actor_on == Some(left.id) {
             left.tasks.lost.push(task.key.clone());
             self.lose_actor(id);

@@ -238,6 +238,10 @@ fn policy(config: &Config) -> Result<Policy> {
     if let Some(saturation) = config.parse(&setting("worker-saturation"), saturation)? {
         policy.saturation = saturation;
     }
+    if config.bool(&setting("active-memory-manager.start")) == Some(true) {
+        let interval = config.parse(&setting("active-memory-manager.interval"), duration)?;
+        policy.replica_interval = Some(interval.unwrap_or(Duration::from_secs(2)));
+    }
     if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
         policy.is_stealing = is_stealing;
     }
@@ -328,7 +332,9 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 9] = [
+const HONOURED: [&str; 11] = [
+    "active-memory-manager.interval",
+    "active-memory-manager.start",
     "allowed-failures",
     "blocked-handlers",
     "contact-address",
@@ -393,8 +399,6 @@ const DEFAULTS: &str = r#"{
         "distributed.http.statics"
     ],
     "allowed-imports": ["dask", "distributed"],
-    "active-memory-manager.start": true,
-    "active-memory-manager.interval": "2s",
     "active-memory-manager.measure": "optimistic",
     "active-memory-manager.policies": [
         {"class": "distributed.active_memory_manager.ReduceReplicas"}
@@ -435,9 +439,11 @@ mod tests {
             "work_stealing": false,
             "default-task-durations": {"my_load": "2 s", "split-stage": "1ms"},
             "worker-ttl": null,
+            "active-memory-manager": {"start": true, "interval": "5s"},
         }));
         let set = set.expect("valid settings");
         assert!(set.saturation.is_infinite() && !set.is_stealing && set.worker_ttl.is_none());
+        assert_eq!(set.replica_interval, Some(Duration::from_secs(5)));
         let of_prefix = |prefix| {
             let known = set.durations.iter();
             let mut known = known.filter(|(known, _)| known == prefix);

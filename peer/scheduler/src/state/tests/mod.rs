@@ -20,6 +20,7 @@ mod loss;
 mod operations;
 mod random;
 mod refusals;
+mod replicas;
 mod rules;
 mod scaling;
 mod shared;

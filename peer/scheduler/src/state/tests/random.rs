@@ -517,6 +517,7 @@ impl Simulation {
                 self.add_client(&name);
             }
             (39, _) if self.number(20) == 0 => self.handle(Event::Restart),
+            (35, _) => self.handle(Event::ReduceReplicas),
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
             (_, Some(worker)) => {
