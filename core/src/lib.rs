@@ -49,7 +49,7 @@
 //! # Features
 //!
 //! `classic` (messages of releases up to 2021.3.0), `lz4` and `snappy` (all on
-//! by default, without a heap), `zlib` (reading only, without a heap), `zstd`
+//! by default, without a heap), `zlib` (reading without a heap, writing with one), `zstd`
 //! (reading only, turns `alloc` on), `alloc` (storage that grows),
 //! `heapless-09` (storage in the vectors of heapless 0.9, without a heap),
 //! `defmt` (`defmt::Format` for errors, without a heap).

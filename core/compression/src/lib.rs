@@ -16,7 +16,7 @@
 //! | --- | --- | --- |
 //! | `lz4` | length as `u32`, then one block, as python-lz4 has it | both ways |
 //! | `snappy` | raw, without the stream framing | both ways |
-//! | `zlib` | a zlib stream | reading only |
+//! | `zlib` | a zlib stream | reading only; writing with `alloc` |
 //! | `zstd` | one frame that declares its length | no; reading only, with `alloc` |
 //!
 //! Each codec is a feature. A codec that is not enabled returns
@@ -100,6 +100,8 @@ pub use lz4::Lz4;
 pub use policy::Policy;
 #[cfg(feature = "snappy")]
 pub use snappy::Snappy;
+#[cfg(all(feature = "alloc", feature = "zlib"))]
+pub use zlib::Zlib;
 
 /// A codec of Dask (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and
 /// COMPRESS-4).
@@ -146,8 +148,8 @@ impl Codec {
         }
     }
 
-    /// Creates a compressor of this codec on the heap. `None` for zlib and zstd, which
-    /// are only read, and for a codec that is not compiled in.
+    /// Creates a compressor of this codec on the heap. `None` for zstd, which is only read,
+    /// and for a codec that is not compiled in.
     #[cfg(feature = "alloc")]
     pub fn compressor(self) -> Option<Box<dyn Compression + Send>> {
         match self {
@@ -155,6 +157,8 @@ impl Codec {
             Self::Lz4 => Some(Box::new(Lz4::new())),
             #[cfg(feature = "snappy")]
             Self::Snappy => Some(Box::new(Snappy::new())),
+            #[cfg(feature = "zlib")]
+            Self::Zlib => Some(Box::new(Zlib::new())),
             _ => None,
         }
     }

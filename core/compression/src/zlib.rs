@@ -1,15 +1,80 @@
-//! Decompression of zlib streams, with the miniz_oxide crate. No heap is needed.
-//! Compression is not implemented, since a peer that names no codec in its handshake
-//! need not compress.
+//! zlib streams, with the miniz_oxide crate. Decompression needs no heap, compression does.
 
+#[cfg(feature = "alloc")]
+use miniz_oxide::DataFormat;
+#[cfg(feature = "alloc")]
+use miniz_oxide::deflate::CompressionLevel;
+#[cfg(feature = "alloc")]
+use miniz_oxide::deflate::core::{CompressorOxide, TDEFLFlush, TDEFLStatus, compress as deflate};
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
     TINFL_FLAG_PARSE_ZLIB_HEADER, TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF,
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress as inflate};
 
+#[cfg(feature = "alloc")]
+use crate::Compression;
 use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Codec, CompressionError};
+
+/// The zlib compressor (PROTOCOL COMPRESS-3), at the level of Python's default, 6. It has
+/// some hundreds of KiB of memory on the heap, which is reused for each frame.
+#[cfg(feature = "alloc")]
+pub struct Zlib {
+    compressor: CompressorOxide,
+}
+
+#[cfg(feature = "alloc")]
+impl Zlib {
+    /// Creates a compressor.
+    pub fn new() -> Self {
+        let level = CompressionLevel::DefaultLevel;
+        Self {
+            compressor: CompressorOxide::with_format_and_level(DataFormat::Zlib, level),
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl Default for Zlib {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl core::fmt::Debug for Zlib {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Zlib")
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl Compression for Zlib {
+    fn codec(&self) -> Codec {
+        Codec::Zlib
+    }
+
+    fn max_compressed_len(&self, len: usize) -> Option<usize> {
+        // `mz_deflateBound` of miniz.
+        len.checked_add(len / 10)?.checked_add(144)
+    }
+
+    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
+        let needed = self.max_compressed_len(data.len()).unwrap_or(usize::MAX);
+        let out = BufferTooSmall::check(out, needed)?;
+        self.compressor.reset();
+        match deflate(&mut self.compressor, data, out, TDEFLFlush::Finish) {
+            (TDEFLStatus::Done, _, len) => Ok(len),
+            // Cannot happen: the buffer has the length that any stream fits in.
+            (_, at, _) => Err(CompressionError::Malformed {
+                codec: Codec::Zlib,
+                at,
+                reason: "the data could not be compressed",
+            }),
+        }
+    }
+}
 
 /// Decompresses to the start of `out`. The format has no declared length. Uses
 /// about 11 KiB of stack.

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use daskwire_compression::{
-    BufferTooSmall, Codec, Compression, CompressionError, Lz4, Policy, Snappy, decompress,
+    BufferTooSmall, Codec, Compression, CompressionError, Lz4, Policy, Snappy, Zlib, decompress,
     decompress_onto, decompressed_len,
 };
 
@@ -738,6 +738,18 @@ mod zlib {
                 assert_eq!(read, payload);
                 assert_eq!(frame[2..], PYTHON[2..]);
             }
+        }
+    }
+
+    #[test]
+    fn a_compressor_is_reused_and_fits_its_bound() {
+        let mut zlib = Zlib::new();
+        let mut random = Random(0x515);
+        let noise: Vec<u8> = (0..1 << 18).map(|_| random.next() as u8).collect();
+        let noises = [31 << 10, (64 << 10) + 1, 1 << 18].map(|len| noise[..len].to_vec());
+        for payload in payloads(0x515, 320).chain(noises) {
+            let frame = compress(&mut zlib, &payload);
+            assert_eq!(from(Codec::Zlib, &frame, payload.len()).unwrap(), payload);
         }
     }
 

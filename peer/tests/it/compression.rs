@@ -182,6 +182,8 @@ async fn real_dask_reads_what_is_compressed_and_compresses_as_well() {
         // What `auto` is with all packages.
         ("auto", Some(Codec::Lz4), Some("lz4")),
         ("snappy", Some(Codec::Snappy), Some("snappy")),
+        // The one codec for which Python needs no package.
+        ("zlib", Some(Codec::Zlib), Some("zlib")),
         ("zstd", Some(Codec::Lz4), None),
         ("lz4", None, None),
     ] {

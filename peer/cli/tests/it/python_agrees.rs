@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use daskwire::Limits;
-use daskwire::compression::{Codec, Compression, Lz4, Policy, Snappy, decompress};
+use daskwire::compression::{Codec, Compression, Lz4, Policy, Snappy, Zlib, decompress};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
     BuildError, BuilderBuffers, FrameCompressor, Item, Layout, Message, MessageBuilder,
@@ -451,7 +451,8 @@ fn compressed_blocks_are_compatible() {
             assert_eq!(len, Ok(data.len()), "{codec}, block {seed}");
             assert_eq!(out, data, "{codec}, block {seed}");
         }
-        let ours: [&mut dyn Compression; 2] = [&mut Lz4::new(), &mut Snappy::new()];
+        let ours: [&mut dyn Compression; 3] =
+            [&mut Lz4::new(), &mut Snappy::new(), &mut Zlib::new()];
         for compression in ours {
             let codec = compression.codec();
             let mut packed = vec![0; compression.max_compressed_len(data.len()).expect("short")];
