@@ -15,6 +15,7 @@ use super::slices::Job;
 use super::submission::Submission;
 use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
+use super::workers::heartbeat_interval;
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 
 impl State {
@@ -167,8 +168,10 @@ impl State {
             FromClient::ReportKey(message) => self.report(id, &message.key),
             FromClient::CancelKeys(message) => self.cancel(id, message),
             FromClient::HeartbeatClient(_) => {
-                // Ten times the interval of workers.
-                let interval = 10.0 * self.heartbeat_interval();
+                // Ten times the interval of as many workers.
+                let count = self.totals.clients_added - self.totals.clients_removed;
+                let count = usize::try_from(count).unwrap_or(usize::MAX);
+                let interval = 10.0 * heartbeat_interval(count);
                 let message = AdjustHeartbeatInterval {
                     interval,
                     ..AdjustHeartbeatInterval::default()

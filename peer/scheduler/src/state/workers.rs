@@ -179,12 +179,7 @@ impl State {
     /// The interval of the workers' heartbeats in seconds, which increases with the
     /// number of workers.
     pub fn heartbeat_interval(&self) -> f64 {
-        match u32::try_from(self.workers.len()).unwrap_or(u32::MAX) {
-            0..=10 => 0.5,
-            11..50 => 1.0,
-            50..200 => 2.0,
-            count => f64::from(count) / 200.0 + 1.0,
-        }
+        heartbeat_interval(self.workers.len())
     }
 
     /// Handles a message on a worker's stream.
@@ -491,5 +486,15 @@ impl State {
             };
             self.send_worker(id, message);
         }
+    }
+}
+
+/// The interval of the heartbeats of as many peers, in seconds.
+pub(super) fn heartbeat_interval(peer_count: usize) -> f64 {
+    match u32::try_from(peer_count).unwrap_or(u32::MAX) {
+        0..=10 => 0.5,
+        11..50 => 1.0,
+        50..200 => 2.0,
+        count => f64::from(count) / 200.0 + 1.0,
     }
 }

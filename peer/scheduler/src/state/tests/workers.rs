@@ -102,6 +102,23 @@ fn heartbeat_interval_grows_with_the_number_of_workers() {
         cluster.worker(&format!("tcp://w{number}:1"), 1);
     }
     assert_eq!(cluster.state.heartbeat_interval(), 1.0);
+    // That of clients grows with the number of clients.
+    let interval = |cluster: &mut Cluster| {
+        cluster.send(client, HeartbeatClient::default());
+        match cluster
+            .to_clients
+            .remove(&client)
+            .and_then(|mut sent| sent.pop())
+        {
+            Some(ToClient::AdjustHeartbeatInterval(message)) => message.interval,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(interval(&mut cluster), 5.0);
+    for number in 0..10 {
+        cluster.client(&format!("client {number}"));
+    }
+    assert_eq!(interval(&mut cluster), 10.0);
 }
 
 #[test]
