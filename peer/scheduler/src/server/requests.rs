@@ -231,8 +231,10 @@ impl Shared {
                 if let Some(unknown) = self.inspect(|state| state.unknown_key(&keys).cloned()) {
                     return missing(&unknown);
                 }
-                self.complete(Event::Retry(keys.clone())).await;
-                Reply::Keys(Keys(keys))
+                // A client takes the tasks in the reply for pending.
+                let failed = self.inspect(|state| state.failed(&keys));
+                self.complete(Event::Retry(keys)).await;
+                Reply::Keys(Keys(failed))
             }
             Request::RetireWorkers(request) => self.retire(request).await,
             Request::WorkersToClose(request) => self.to_close(&request),

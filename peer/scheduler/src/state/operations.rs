@@ -111,6 +111,15 @@ impl State {
         self.settle();
     }
 
+    /// Those of the keys whose tasks have failed.
+    pub fn failed(&self, keys: &[Key]) -> Vec<Key> {
+        let is_failed = |key: &&Key| {
+            let id = self.by_key.get(*key);
+            id.is_some_and(|id| matches!(self.tasks[*id].stage, Stage::Erred(_)))
+        };
+        keys.iter().filter(is_failed).cloned().collect()
+    }
+
     /// The first of these keys that is not that of a task.
     pub fn unknown_key<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> Option<&'k Key> {
         let mut keys = keys.into_iter();

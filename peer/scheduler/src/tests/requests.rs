@@ -65,6 +65,19 @@ async fn data_is_scattered_in_turn_and_gathered_unopened() {
 }
 
 #[tokio::test]
+async fn a_retry_names_the_tasks_that_had_failed() {
+    let (_scheduler, _workers, mut client) = cluster("retry", 1).await;
+    client.submit([Task::new("done", "operator.add", [1, 2])], &["done"]);
+    client.wait(&["done"]).await;
+    let request = Retry {
+        keys: ["done"].into_iter().collect(),
+        ..Retry::default()
+    };
+    let retried: Keys = client.call(request).await.expect("it is done");
+    assert_eq!(retried.0, []);
+}
+
+#[tokio::test]
 async fn data_for_all_is_on_all() {
     let (_scheduler, workers, mut client) = cluster("broadcast", 3).await;
     let mut request = scattered(&["a"]);
