@@ -56,7 +56,8 @@ def _start(host=None, port=0, security=None, protocol=None, idle_timeout=None, *
     if _COMMAND is None:
         raise RuntimeError("DASKWIRE does not name the command `daskwire`")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="daskwire-"))
-    arguments = [_COMMAND, "scheduler", "--no-dashboard", "--scheduler-file", folder / "address"]
+    arguments = [_COMMAND, "scheduler", "--scheduler-file", folder / "address"]
+    arguments += ["--dashboard-address", ":0"]
     if isinstance(security, dict):
         security = distributed.Security(**security)
     if security is not None and security.tls_ca_file:
@@ -179,7 +180,6 @@ class Scheduler:
             pytest.skip("Scheduler(loop)")
         self._options = options
         self._process = None
-        self.status = Status.init
         self._instances.add(self)
 
     async def start(self):
@@ -192,7 +192,6 @@ class Scheduler:
                 raise TimeoutError("daskwire scheduler does not listen")
             await asyncio.sleep(0.01)
         self.address = self.contact_address = self.external_address = address
-        self.status = Status.running
         return self
 
     def __await__(self):
@@ -205,20 +204,23 @@ class Scheduler:
         await self.close()
 
     async def close(self, timeout=None, reason="unknown"):
-        if self._process is None or self.status == Status.closed:
-            self.status = Status.closed
-            return
-        self._process.terminate()
-        await self.finished()
+        if self._process is not None:
+            self._process.terminate()
+            await self.finished()
 
     async def finished(self):
         while self._process.poll() is None:
             await asyncio.sleep(0.01)
-        self.status = Status.closed
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self):
         pass
+
+    @property
+    def status(self):
+        if self._process is None:
+            return Status.init
+        return Status.running if self._process.poll() is None else Status.closed
 
     @property
     def port(self):
