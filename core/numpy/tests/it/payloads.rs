@@ -593,8 +593,10 @@ fn strides_that_lead_to_no_element_may_be_negative() {
     check(b"\x91\x01", b"\x91\xf8", &frame[..8], &[1]);
     // numpy.ones((2, 0))[::-1], of a numpy that keeps such strides
     check(b"\x92\x02\x00", b"\x92\xf8\x08", &[], &[2, 0]);
-    let least = b"\x91\xd3\x80\0\0\0\0\0\0\0";
-    check(b"\x91\x01", least, &frame[..8], &[1]);
+    if usize::BITS == 64 {
+        let least = b"\x91\xd3\x80\0\0\0\0\0\0\0";
+        check(b"\x91\x01", least, &frame[..8], &[1]);
+    }
     assert!(Dimensions::with_strides(&[1, 5], &[-40, 8]).is_ok());
 }
 
@@ -820,6 +822,10 @@ fn dtypes_display_as_they_parse() {
         "|V8",
         "|V18446744073709551615",
     ] {
+        // Lengths that 32-bit targets do not have.
+        if usize::BITS == 32 && text.len() > 18 {
+            continue;
+        }
         let dtype = DType::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(dtype.to_string(), text);
         assert_eq!(dtype.type_string().as_str(), text);
@@ -1164,6 +1170,10 @@ fn written_payloads_match_dask() {
         "case-array-no-items",
         "case-split-array",
     ] {
+        // A memoryview has the byte order of the machine.
+        if cfg!(target_endian = "big") && name == "case-memoryview" {
+            continue;
+        }
         let full = format!("modern-nosplit-2026.8.0/{name}");
         assert!(names.contains(&full), "{name} in {names:#?}");
     }

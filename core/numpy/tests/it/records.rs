@@ -385,7 +385,9 @@ fn invalid_field_lists_are_refused() {
     }
     // Lengths that overflow, of one field and of all together.
     let large = b"\x91\x93\xa1a\xa3<f8\xcf\x7f\xff\xff\xff\xff\xff\xff\xff";
-    assert_eq!(refused(large).expected, "lengths that do not overflow");
+    if usize::BITS == 64 {
+        assert_eq!(refused(large).expected, "lengths that do not overflow");
+    }
     // At most 16 levels of records are read.
     let levels = |count: usize| {
         let mut list = b"\x91\x92\xa1a".repeat(count);
@@ -795,7 +797,7 @@ mod in_trees {
         for rest in [
             "(I5\ntVC\n",
             "(I7\ntVC\n",
-            "(I9223372036854775807\nI9\ntVC\n",
+            &format!("(I{}\nI9\ntVC\n", isize::MAX),
         ] {
             let kind = wrong(&u2, rest);
             assert!(matches!(kind, ConvertErrorKind::Dimensions(_)), "{kind}");
