@@ -146,7 +146,8 @@ async fn only_idempotent_requests_are_sent_again() {
     // The peer closes an idle comm: nothing was sent on it.
     let end = idle_comm(&pool, &peer).await;
     end.close().await;
-    let put = Request::Unknown(Unknown::new("queue_put"));
+    let put = Unknown::new("queue_put").field("name", "queue");
+    let put = Request::Unknown(put);
     let asked = {
         let (pool, address, put) = (Arc::clone(&pool), peer.address.clone(), put.clone());
         tokio::spawn(async move { pool.call::<Value>(&address, &put).await })
