@@ -89,7 +89,7 @@ impl Default for CommOptions {
 }
 
 impl CommOptions {
-    /// The same options with no timeout longer than `after`: a connector ends within this
+    /// The same options with no timeout longer than `timeout`: a connector ends within this
     /// time, with the error of its last attempt.
     ///
     /// ```
@@ -99,10 +99,10 @@ impl CommOptions {
     /// assert_eq!(options.connect_timeout, Duration::from_secs(2));
     /// ```
     #[must_use]
-    pub fn within(mut self, after: Duration) -> Self {
-        self.connect_timeout = self.connect_timeout.min(after);
-        self.handshake_timeout = self.handshake_timeout.min(after);
-        self.answer_timeout = self.answer_timeout.min(after);
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.min(timeout);
+        self.handshake_timeout = self.handshake_timeout.min(timeout);
+        self.answer_timeout = self.answer_timeout.min(timeout);
         self
     }
 }
@@ -350,12 +350,12 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         encryption: Option<Arc<Encryption>>,
         options: &CommOptions,
     ) -> Result<Self, CommError> {
-        let after = options.handshake_timeout;
+        let timeout = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
         let compression = options.compression.filter(|_| !is_same_host(&local, &peer));
         let ours = Handshake::new(compression.map(Codec::name));
         let handshake = Box::pin(do_handshake(reader, writer, ours, options));
-        match runtime::timeout(after, handshake).await {
+        match runtime::timeout(timeout, handshake).await {
             Ok(outcome) => {
                 let (mut reader, mut writer, agreement) = outcome?;
                 reader.log.start_reader(&peer);
@@ -376,7 +376,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
             }
             Err(_) => Err(CommError::Timeout {
                 phase: Phase::Handshake,
-                after,
+                timeout,
             }),
         }
     }

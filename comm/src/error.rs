@@ -27,7 +27,7 @@ pub enum CommError {
         /// The operation that timed out.
         phase: Phase,
         /// The timeout.
-        after: Duration,
+        timeout: Duration,
     },
     /// The peer sent an invalid message, or one beyond the limits.
     Frame(FrameError),
@@ -149,12 +149,12 @@ impl fmt::Display for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed(closed) => closed.fmt(f),
-            Self::Timeout { phase, after } => {
+            Self::Timeout { phase, timeout } => {
                 let what = match phase {
                     Phase::Connect => "no connection was made",
                     Phase::Handshake => "the peer did not finish the handshake",
                 };
-                write!(f, "{what} within {after:?}")
+                write!(f, "{what} within {timeout:?}")
             }
             Self::Frame(error) => daskwire::comm::CommError::Frame(*error).fmt(f),
             Self::Handshake(error) => daskwire::comm::CommError::Handshake(*error).fmt(f),

@@ -297,9 +297,9 @@ impl PendingConnection {
     /// Those of the transport, and [`CommError::Timeout`] after
     /// [`CommOptions::handshake_timeout`].
     pub async fn open(self, options: &CommOptions) -> Result<RawConnection, CommError> {
-        let after = options.handshake_timeout;
-        let outcome = runtime::timeout(after, self.opening).await;
-        outcome.unwrap_or(Err(late(after)))
+        let timeout = options.handshake_timeout;
+        let outcome = runtime::timeout(timeout, self.opening).await;
+        outcome.unwrap_or(Err(late(timeout)))
     }
 
     /// Does both handshakes within one timeout.
@@ -315,14 +315,14 @@ impl PendingConnection {
         options: &CommOptions,
         wrap: &Wrap<'_>,
     ) -> Result<Comm, ConnectError> {
-        let after = options.handshake_timeout;
+        let timeout = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
         let both = Box::pin(async {
             let opened = self.opening.await.map_err(ConnectError::of_opening)?;
             wrap(opened).try_handshake(options).await
         });
-        let outcome = runtime::timeout(after, both).await;
-        outcome.unwrap_or(Err(late(after).into()))
+        let outcome = runtime::timeout(timeout, both).await;
+        outcome.unwrap_or(Err(late(timeout).into()))
     }
 }
 
@@ -330,9 +330,9 @@ impl PendingConnection {
 /// its bytes.
 pub type Wrap<'w> = dyn Fn(RawConnection) -> RawConnection + Send + Sync + 'w;
 
-const fn late(after: Duration) -> CommError {
+const fn late(timeout: Duration) -> CommError {
     let phase = Phase::Handshake;
-    CommError::Timeout { phase, after }
+    CommError::Timeout { phase, timeout }
 }
 
 impl From<RawConnection> for PendingConnection {
@@ -719,16 +719,16 @@ impl<'a> Attempts<'a> {
         };
         let has_answer = !matches!(error, ConnectError::NoAnswer);
         match error {
-            ConnectError::Fatal(CommError::Timeout { phase, mut after }) => {
+            ConnectError::Fatal(CommError::Timeout { phase, mut timeout }) => {
                 // The peer accepts connections, so the next one may take as long as the first.
                 self.deadline = later(self.options.connect_timeout).min(self.answer_deadline);
                 if self.options.connect_retry {
-                    after = self
+                    timeout = self
                         .options
                         .answer_timeout
                         .max(self.options.connect_timeout);
                 }
-                self.last = Some(CommError::Timeout { phase, after });
+                self.last = Some(CommError::Timeout { phase, timeout });
             }
             ConnectError::Fatal(error) => return Err(error),
             ConnectError::Failed(error) if is_permanent(&error) => return Err(failed(error)),
@@ -740,7 +740,7 @@ impl<'a> Attempts<'a> {
         if left.is_zero() || (self.last.is_some() && !self.options.connect_retry) {
             return Err(self.last.take().unwrap_or(CommError::Timeout {
                 phase: Phase::Connect,
-                after: self.options.connect_timeout,
+                timeout: self.options.connect_timeout,
             }));
         }
         let delay = jitter(self.backoff.min(left));

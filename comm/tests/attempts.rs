@@ -17,7 +17,7 @@ async fn bind(location: &str) -> (Transports, Listener, Address) {
 fn is_handshake_timeout(error: &CommError, wanted: Duration) -> bool {
     matches!(
         error,
-        CommError::Timeout { phase: Phase::Handshake, after } if *after == wanted
+        CommError::Timeout { phase: Phase::Handshake, timeout } if *timeout == wanted
     )
 }
 

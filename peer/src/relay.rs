@@ -82,7 +82,7 @@ pub enum RelayError {
     /// The first message did not arrive in time.
     Timeout {
         /// The timeout.
-        after: Duration,
+        timeout: Duration,
     },
     /// The received bytes are not a message, exceed the limits, or end within a
     /// message.
@@ -110,7 +110,7 @@ impl From<CommError> for RelayError {
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout { after } => write!(f, "no handshake arrived within {after:?}"),
+            Self::Timeout { timeout } => write!(f, "no handshake arrived within {timeout:?}"),
             Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
             Self::Comm(error) => error.fmt(f),
@@ -288,9 +288,9 @@ where
     let mut buffer = Vec::with_capacity(4 << 10);
 
     // Read as many bytes as are needed to detect the framing.
-    let after = options.handshake_timeout;
-    let deadline = runtime::later(after);
-    let late = |_| RelayError::Timeout { after };
+    let timeout = options.handshake_timeout;
+    let deadline = runtime::later(timeout);
+    let late = |_| RelayError::Timeout { timeout };
     while buffer.len() < 8 {
         let count = runtime::timeout_at(deadline, reader.read_buf(&mut buffer))
             .await

@@ -62,7 +62,7 @@ impl Acceptor {
             Ok(outcome) => outcome.map_err(|error| CommError::Io(error::lost(error))),
             Err(_) => Err(CommError::Timeout {
                 phase: Phase::Handshake,
-                after,
+                timeout: after,
             }),
         };
         let connection = match outcome {

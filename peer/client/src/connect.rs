@@ -84,9 +84,11 @@ impl Client {
         let reader = std::thread::Builder::new().name("daskwire-file".to_owned());
         let reader = reader.spawn(move || sender.send(read_scheduler_file(&owned)));
         reader.map_err(|error| fault(error.to_string()))?;
-        let after = options.comm.connect_timeout;
-        let late = || fault(format!("it was not read within {after:?}"));
-        let read = runtime::timeout(after, reading).await.map_err(|_| late())?;
+        let timeout = options.comm.connect_timeout;
+        let late = || fault(format!("it was not read within {timeout:?}"));
+        let read = runtime::timeout(timeout, reading)
+            .await
+            .map_err(|_| late())?;
         let read = read.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
         let document = read.map_err(|error| fault(error.to_string()))?;
         let address = string_of(&document, "address");

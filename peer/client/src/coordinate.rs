@@ -76,16 +76,16 @@ impl TryFrom<SharedValue> for Value {
 struct Wait {
     /// The awaited event, as a noun phrase.
     what: &'static str,
-    after: Option<Duration>,
+    timeout: Option<Duration>,
     /// The time for the connection and for the reply, beyond the timeout.
     margin: Duration,
 }
 
 impl Wait {
-    const fn new(what: &'static str, after: Option<Duration>) -> Self {
+    const fn new(what: &'static str, timeout: Option<Duration>) -> Self {
         Self {
             what,
-            after,
+            timeout,
             margin: MARGIN,
         }
     }
@@ -93,9 +93,9 @@ impl Wait {
     /// The deadline for the connection. The request itself waits for a reply, which must not
     /// be lost.
     fn deadlines(&self) -> Deadlines {
-        let connect = |after: Duration| runtime::later(after.max(self.margin / 2));
+        let connect = |timeout: Duration| runtime::later(timeout.max(self.margin / 2));
         Deadlines {
-            connect: self.after.map(connect),
+            connect: self.timeout.map(connect),
             reply: None,
         }
     }
@@ -106,8 +106,10 @@ impl Wait {
         reply: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
         let reply = Box::pin(reply);
-        match self.after {
-            Some(after) => with_timeout(after.saturating_add(self.margin), self.what, reply).await,
+        match self.timeout {
+            Some(timeout) => {
+                with_timeout(timeout.saturating_add(self.margin), self.what, reply).await
+            }
             None => reply.await,
         }
     }
@@ -143,13 +145,18 @@ impl Shared {
         T: TryFrom<Value>,
         T::Error: Into<WrongType>,
     {
-        let message = message.field("timeout", seconds(wait.after));
-        match (self.ask_until(message, wait.deadlines()).await, wait.after) {
-            (Err(RequestError::Remote(error)), Some(after))
+        let message = message.field("timeout", seconds(wait.timeout));
+        match (
+            self.ask_until(message, wait.deadlines()).await,
+            wait.timeout,
+        ) {
+            (Err(RequestError::Remote(error)), Some(timeout))
                 if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR) =>
             {
-                let what = wait.what;
-                Err(RequestError::Timeout { what, after })
+                Err(RequestError::Timeout {
+                    waiting_for: wait.what,
+                    timeout,
+                })
             }
             (reply, _) => reply,
         }
@@ -305,7 +312,7 @@ impl Variable {
             }
             Ok(SharedValue::Data(_)) => {}
             // The scheduler has answered that the variable is not set.
-            Err(RequestError::Timeout { after, .. }) if after == AT_ONCE => {}
+            Err(RequestError::Timeout { timeout, .. }) if timeout == AT_ONCE => {}
             Err(error) => return Err(error),
         }
         let message = Unknown::new("variable_delete").field("name", self.name.as_str());
@@ -522,7 +529,7 @@ impl SemaphoreInner {
         }
         // A scheduler that was restarted knows no lease, nor one that has closed the semaphore.
         let count = Unknown::new("semaphore_value").field("name", self.name.as_str());
-        let count: Value = shared.call_within(WHAT, LEASE, count).await?;
+        let count: Value = shared.call_with_timeout(LEASE, WHAT, count).await?;
         if matches!(count, Value::Int(0)) {
             self.revoke(|_| true);
         }
@@ -534,7 +541,7 @@ impl SemaphoreInner {
         let message = Unknown::new("semaphore_refresh_leases")
             .field("name", self.name.as_str())
             .field("lease_ids", Value::list(leases.iter().map(String::as_str)));
-        let _: Value = shared.call_within(WHAT, LEASE, message).await?;
+        let _: Value = shared.call_with_timeout(LEASE, WHAT, message).await?;
         for lease in self.lock_leases().iter() {
             if leases.contains(&lease.id) && lease.is_valid() {
                 lease.until.send_replace(Some(until));
@@ -615,8 +622,8 @@ impl Semaphore {
         };
         let lease = wait.limit(self.0.shared.run_to_end(acquiring, drop));
         lease.await?.ok_or_else(|| RequestError::Timeout {
-            what: wait.what,
-            after: timeout.unwrap_or_default(),
+            waiting_for: wait.what,
+            timeout: timeout.unwrap_or_default(),
         })
     }
 

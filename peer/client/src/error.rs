@@ -109,7 +109,7 @@ pub enum TaskError {
         /// The task's key.
         key: Key,
         /// The timeout.
-        after: Duration,
+        timeout: Duration,
     },
     /// The result was fetched and cannot be deserialized.
     Value {
@@ -258,11 +258,11 @@ impl fmt::Display for TaskError {
             }
             Self::Cancelled { key, reason } => write!(f, "the task {key} was cancelled: {reason}"),
             Self::Lost { key } => write!(f, "the result {key} is lost"),
-            Self::Timeout { key, after } => {
+            Self::Timeout { key, timeout } => {
                 write!(
                     f,
                     "timed out after {} seconds waiting for the result of the task {key}",
-                    after.as_secs_f64()
+                    timeout.as_secs_f64()
                 )
             }
             Self::Value { key, error } => write!(f, "the result {key} cannot be read: {error}"),

@@ -260,12 +260,12 @@ impl TaskFuture {
     /// # Errors
     ///
     /// As [`result`](Self::result), and [`TaskError::Timeout`].
-    pub async fn result_within(&self, after: Duration) -> Result<Value, TaskError> {
-        match runtime::timeout(after, self.result()).await {
+    pub async fn result_within(&self, timeout: Duration) -> Result<Value, TaskError> {
+        match runtime::timeout(timeout, self.result()).await {
             Ok(result) => result,
             Err(_) => Err(TaskError::Timeout {
                 key: self.key().clone(),
-                after,
+                timeout,
             }),
         }
     }

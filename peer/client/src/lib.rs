@@ -225,7 +225,7 @@ impl Client {
         self.identity_within(self.shared.options.timeout).await
     }
 
-    async fn identity_within(&self, after: Duration) -> Result<Identity, RequestError> {
+    async fn identity_within(&self, timeout: Duration) -> Result<Identity, RequestError> {
         let request = daskwire_messages::protocol::Identity {
             // ROLES CLIENT-1
             n_workers: self.dialect().limits_identity.then_some(-1),
@@ -233,7 +233,7 @@ impl Client {
             ..daskwire_messages::protocol::Identity::default()
         };
         let what = "the identity of the scheduler";
-        let answer = self.shared.call_within(what, after, request);
+        let answer = self.shared.call_with_timeout(timeout, what, request);
         Ok(Identity::from_value(&answer.await?)?)
     }
 
@@ -253,20 +253,20 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Timeout`] if that takes longer than `after`;
+    /// * [`RequestError::Timeout`] if that takes longer than `timeout`;
     /// * other errors if the scheduler cannot be reached.
     pub async fn wait_for_workers(
         &self,
         count: usize,
-        after: Duration,
+        timeout: Duration,
     ) -> Result<(), RequestError> {
-        let deadline = runtime::later(after);
+        let deadline = runtime::later(timeout);
         loop {
             let left = deadline.saturating_duration_since(runtime::now());
-            let timeout = left.min(self.shared.options.timeout);
-            let workers = match self.identity_within(timeout).await {
+            let each = left.min(self.shared.options.timeout);
+            let workers = match self.identity_within(each).await {
                 Ok(identity) => identity.workers,
-                Err(RequestError::Timeout { .. }) if timeout == left => Vec::new(),
+                Err(RequestError::Timeout { .. }) if each == left => Vec::new(),
                 Err(error) => return Err(error),
             };
             // Older releases report no status.
@@ -278,8 +278,11 @@ impl Client {
             }
             let left = deadline.saturating_duration_since(runtime::now());
             if left.is_zero() {
-                let what = "workers to join the cluster";
-                return Err(RequestError::Timeout { what, after });
+                let waiting_for = "workers to join the cluster";
+                return Err(RequestError::Timeout {
+                    waiting_for,
+                    timeout,
+                });
             }
             runtime::sleep(left.min(WORKERS_INTERVAL)).await;
         }

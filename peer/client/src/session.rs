@@ -85,7 +85,7 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
         ..Versions::default()
     };
     let what = "the versions of the scheduler";
-    let versions = shared.call_within(what, left(), versions);
+    let versions = shared.call_with_timeout(left(), what, versions);
     let versions: Value = match versions.await {
         Ok(versions) => versions,
         Err(error) => {
@@ -351,8 +351,8 @@ async fn close_unboxed(
                 peer: shared.address().to_string(),
             }),
             Err(_) => Err(RequestError::Timeout {
-                what: "the scheduler to read the last messages",
-                after: CLOSE_TIMEOUT,
+                waiting_for: "the scheduler to read the last messages",
+                timeout: CLOSE_TIMEOUT,
             }),
         }
     } else {

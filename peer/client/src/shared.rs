@@ -676,17 +676,18 @@ impl Shared {
         what: &'static str,
         request: impl Into<Request>,
     ) -> Result<T, RequestError> {
-        self.call_within(what, self.options.timeout, request).await
+        self.call_with_timeout(self.options.timeout, what, request)
+            .await
     }
 
     /// Like [`call`](Self::call), with another timeout.
-    pub(super) async fn call_within<T: Field>(
+    pub(super) async fn call_with_timeout<T: Field>(
         &self,
-        what: &'static str,
-        after: Duration,
+        timeout: Duration,
+        waiting_for: &'static str,
         request: impl Into<Request>,
     ) -> Result<T, RequestError> {
-        let deadlines = Deadlines::within(after, what);
+        let deadlines = Deadlines::with_timeout(timeout, waiting_for);
         self.reply_until(&request.into(), deadlines).await
     }
 

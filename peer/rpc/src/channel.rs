@@ -281,8 +281,8 @@ pub async fn with_timeout<T, E: From<RequestError>>(
     match runtime::timeout(timeout, future).await {
         Ok(result) => result,
         Err(_) => Err(RequestError::Timeout {
-            what: waiting_for,
-            after: timeout,
+            waiting_for,
+            timeout,
         }
         .into()),
     }

@@ -32,9 +32,9 @@ pub enum RequestError {
     /// A reply or an event did not arrive in time.
     Timeout {
         /// The awaited reply or event, as a noun phrase.
-        what: &'static str,
+        waiting_for: &'static str,
         /// The timeout.
-        after: Duration,
+        timeout: Duration,
     },
     /// A message cannot be encoded because it is too large for its format.
     Build(BuildError),
@@ -105,9 +105,15 @@ impl fmt::Display for RequestError {
             }
             Self::Comm(error) => error.fmt(f),
             Self::Closed { peer } => write!(f, "{peer} closed the connection without an answer"),
-            Self::Timeout { what, after } => {
-                let seconds = after.as_secs_f64();
-                write!(f, "timed out after {seconds} seconds waiting for {what}")
+            Self::Timeout {
+                waiting_for,
+                timeout,
+            } => {
+                let seconds = timeout.as_secs_f64();
+                write!(
+                    f,
+                    "timed out after {seconds} seconds waiting for {waiting_for}"
+                )
             }
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
             Self::Protocol(error) => error.fmt(f),

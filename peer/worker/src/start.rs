@@ -306,7 +306,7 @@ async fn scheduler_versions(
         ..Versions::default()
     });
     let timeout = answer_timeout(builder.options.answer_timeout, deadline);
-    let deadlines = Deadlines::within(timeout, WHAT);
+    let deadlines = Deadlines::with_timeout(timeout, WHAT);
     let versions = async {
         loop {
             match pool

@@ -466,7 +466,11 @@ async fn silent_peers_time_out() {
             .unwrap_err();
         let after = Duration::from_secs(30);
         assert!(started.elapsed() >= after && started.elapsed() < after * 2);
-        let CommError::Timeout { phase, after: said } = error else {
+        let CommError::Timeout {
+            phase,
+            timeout: said,
+        } = error
+        else {
             panic!("{error}");
         };
         assert_eq!((phase, said), (Phase::Handshake, after));

@@ -905,7 +905,7 @@ async fn both_handshakes_have_one_deadline() {
     for outcome in [listened, connector] {
         assert!(matches!(
             outcome.unwrap_err(),
-            CommError::Timeout { phase: Phase::Handshake, after: of } if of == after
+            CommError::Timeout { phase: Phase::Handshake, timeout: of } if of == after
         ));
     }
 }

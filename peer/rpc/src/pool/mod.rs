@@ -201,17 +201,21 @@ pub struct Deadlines {
 pub struct ReplyDeadline {
     pub at: Instant,
     /// The awaited reply, as a noun phrase, and the timeout, for the error.
-    pub what: &'static str,
-    pub after: Duration,
+    pub waiting_for: &'static str,
+    pub timeout: Duration,
 }
 
 impl Deadlines {
-    /// Waits at most `after`, for the connection and the reply together.
-    pub fn within(after: Duration, what: &'static str) -> Self {
-        let at = runtime::later(after);
+    /// Waits at most `timeout`, for the connection and the reply together.
+    pub fn with_timeout(timeout: Duration, waiting_for: &'static str) -> Self {
+        let at = runtime::later(timeout);
         Self {
             connect: Some(at),
-            reply: Some(ReplyDeadline { at, what, after }),
+            reply: Some(ReplyDeadline {
+                at,
+                waiting_for,
+                timeout,
+            }),
         }
     }
 
@@ -224,8 +228,8 @@ impl Deadlines {
 impl ReplyDeadline {
     const fn error(&self) -> RequestError {
         RequestError::Timeout {
-            what: self.what,
-            after: self.after,
+            waiting_for: self.waiting_for,
+            timeout: self.timeout,
         }
     }
 }
