@@ -67,7 +67,7 @@
 //! | --- | --- | --- |
 //! | released | is known, but not needed now | when it is needed |
 //! | waiting | needs results that are not in memory | when the last of them is |
-//! | ready | may run; only while an event is handled | to a worker at once |
+//! | ready | may run; only until the event is handled, with its slices | to a worker |
 //! | no-worker | may run, but no worker qualifies | when one joins |
 //! | pooled | waits in the scheduler's pool, for any worker | when a worker has a slot |
 //! | queued | waits in its worker's queue in the scheduler | when the worker has a slot |
@@ -75,6 +75,35 @@
 //! | memory | has a result, on workers | when the result is not needed, or all
 //! copies are lost |
 //! | erred | has failed | when no client wants it, or it is retried |
+//!
+//! # Slices
+//!
+//! An event that touches many tasks is cut into slices: [`State::handle`] takes a bounded number of
+//! steps, and a caller continues with [`State::proceed`] while work [is pending](State::is_pending).
+//! Other events may come between slices. What may interleave:
+//!
+//! * The tasks of a submission are inserted first, in parts; then its keys are wanted and its tasks
+//!   activated, in parts. Tasks that are inserted are kept until the end of the submission,
+//!   whatever other clients release. If a dependency gets lost meanwhile, the keys are cancelled as
+//!   if it had been lost right after the submission.
+//! * Keys that a client releases, desires, cancels or retries are handled in parts, and so are
+//!   those of stored data.
+//! * A client or worker that leaves is removed at once. The tasks that a worker had are run again,
+//!   and the results that only it had are computed again, in parts.
+//! * The consequences of all of these (tasks that are released, fail, become ready or are assigned)
+//!   are handled one by one. Those of later events come before those that earlier ones have left.
+//!
+//! A task is handled at once with its dependencies, its dependents and the clients that want it.
+//!
+//! The order of events of one client or worker is the caller's matter: it must not pass an event of
+//! a peer while work of an earlier event of this peer is pending, see [`State::is_done`].
+//!
+//! # Number of steps
+//!
+//! An event takes no more steps for a task, key or peer that it touches with more workers, tasks,
+//! demands or clients, apart from logarithms. Tasks with the same demands form a group, and workers
+//! are compared with groups. Of many alternatives, such as the holders of an input, or the workers
+//! that a task names, at most 16 are compared.
 //!
 //! # Number of tasks sent to a worker
 //!
@@ -245,7 +274,7 @@ impl Default for Policy {
 
 /// The state machine of a scheduler, without connections.
 ///
-/// [`handle`](Self::handle) is the only method that changes the state; all others are
+/// [`handle`](Self::handle) and [`proceed`](Self::proceed) change the state; all others are
 /// queries. The [module](self) has an example.
 #[derive(Debug)]
 pub struct State {
@@ -470,7 +499,8 @@ impl State {
         }
     }
 
-    /// Handles an event, and returns the actions that follow from it, in order.
+    /// Handles an event, and returns the actions that follow from it, in order. Work may be left
+    /// for [`proceed`](Self::proceed).
     ///
     /// `now` is the time since the Unix epoch, for the times in stories and in
     /// `identity`. It should be the time of a clock that does not jump, because it

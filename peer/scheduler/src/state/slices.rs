@@ -4,22 +4,7 @@
 //! them, and each [`State::proceed`] one more. Other events may be handled between slices; they are
 //! handled at once, and their consequences come before what was left.
 //!
-//! # What may interleave
-//!
-//! * The tasks of a submission are inserted first, in parts; then its keys are wanted and its tasks
-//!   activated, in parts. Tasks that are inserted are kept until the end of the submission,
-//!   whatever other clients release. If a dependency gets lost meanwhile, the keys are cancelled as
-//!   if it had been lost right after the submission.
-//! * Keys that a client releases, desires, cancels or retries are handled in parts, and so are
-//!   those of stored data.
-//! * A client or worker that leaves is removed at once: it gets no more messages, its
-//!   messages are ignored, and a worker gets no more tasks. The tasks that a worker had are run again,
-//!   and the results that only it had are computed again, in parts.
-//! * The consequences of all of these (tasks that are released, fail, become ready or are assigned)
-//!   are handled one by one.
-//!
-//! The order of events of one client or worker is the caller's matter: it must not pass an event of
-//! a peer while work of an earlier event of this peer is pending, see [`State::is_done`].
+//! The documentation of [the module above](super) says what may interleave.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
