@@ -174,6 +174,18 @@ impl State {
                     (client.name.to_string(), Value::dict(fields))
                 }))
             }),
+            part("task_groups", &|| {
+                let groups = self.prefix_counts().into_iter();
+                Value::dict(groups.map(|(prefix, counts)| {
+                    let fields = [
+                        ("name", Value::from(prefix.as_str())),
+                        ("states", Value::dict(counts)),
+                    ];
+                    (prefix, Value::dict(fields))
+                }))
+            }),
+            // Those of Dask's scheduler are parts of this one.
+            part("extensions", &|| Value::Dict([].into())),
             part("transition_log", &|| self.story.all_of_scheduler()),
             part("events", &|| {
                 let topics = self.all_events().into_iter();

@@ -129,6 +129,13 @@ impl Metadata {
         Ok(())
     }
 
+    /// Forgets the metadata under a key, such as that of a task.
+    pub(super) fn forget(&mut self, key: &Key) {
+        if let Some(node) = self.root.remove(key) {
+            self.len -= key.as_msgpack().len() + OVERHEAD + node.len();
+        }
+    }
+
     /// Returns the value at a path.
     pub(super) fn get(&self, path: &[Key]) -> Result<Value, MetadataError> {
         let mut dict = &self.root;
@@ -268,6 +275,11 @@ mod tests {
         assert_eq!(get(&metadata, "a b c d"), Ok(Value::from(4)));
         assert_eq!(get(&metadata, "x"), Ok(Value::None));
         assert!(matches!(get(&metadata, ""), Ok(Value::Dict(all)) if all.len() == 2));
+        for name in ["a", "n"] {
+            metadata.forget(&Key::from(name));
+            assert_eq!(metadata.len, counted(&metadata));
+        }
+        assert_eq!(get(&metadata, "a"), missing("a"));
         let empty = metadata.set(&[], Value::None);
         assert_eq!(empty, Err(MetadataError::EmptyPath));
     }

@@ -148,6 +148,7 @@ use versions::AllPackages;
 pub use close::CloseOptions;
 pub use event::{Action, Event, WorkerRefusal};
 pub use metadata::MetadataError;
+pub use rebalance::Rebalancing;
 pub use slices::WorkId;
 pub(crate) use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
@@ -250,6 +251,8 @@ pub struct Policy {
     /// Maximum number of tasks of which the end is recorded. All records together take at most
     /// 64 MiB. Default: 100,000.
     pub task_stream_length: usize,
+    /// The rules of moves of data between workers on request.
+    pub rebalancing: Rebalancing,
 }
 
 impl Default for Policy {
@@ -268,6 +271,7 @@ impl Default for Policy {
             max_shared_len: 1 << 30,
             replica_interval: None,
             task_stream_length: 100_000,
+            rebalancing: Rebalancing::default(),
         }
     }
 }

@@ -27,17 +27,32 @@ struct Side {
     id: WorkerId,
 }
 
-// The fractions of a worker's memory limit are the defaults of Dask's settings
-// `distributed.worker.memory.rebalance`.
+/// The rules of moves of data between workers. Dask's settings
+/// `distributed.worker.memory.rebalance`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rebalancing {
+    /// Whether only data counts as memory in use, and not what else a worker has used for 30
+    /// seconds. Default: false.
+    pub is_of_data: bool,
+    /// The share of its memory limit that a worker which gives data uses at least. Default: 0.3.
+    pub sender_min: f64,
+    /// The share of its memory limit that a worker which takes data uses at most. Default: 0.6.
+    pub recipient_max: f64,
+    /// The difference between workers, as a share of the memory limit, below which nothing is
+    /// moved. Default: 0.1.
+    pub gap: f64,
+}
 
-/// Half of the difference from the average, below which nothing is moved.
-const HALF_GAP: f64 = 0.05;
-
-/// What a worker that gives data uses at least.
-const SENDER_MIN: f64 = 0.30;
-
-/// What a worker that takes data uses at most.
-const RECIPIENT_MAX: f64 = 0.60;
+impl Default for Rebalancing {
+    fn default() -> Self {
+        Self {
+            is_of_data: false,
+            sender_min: 0.3,
+            recipient_max: 0.6,
+            gap: 0.1,
+        }
+    }
+}
 
 impl State {
     /// Returns which data is to be moved so that all workers use about the same memory, with the
@@ -48,6 +63,7 @@ impl State {
         keys: Option<&HashSet<Key>>,
         workers: Option<&[WorkerId]>,
     ) -> Vec<Move> {
+        let rules = &self.policy.rebalancing;
         let ids: Vec<WorkerId> = match workers {
             Some(workers) => workers.to_vec(),
             None => self.workers.keys().copied().collect(),
@@ -56,7 +72,13 @@ impl State {
             .iter()
             .filter_map(|id| Some((*id, self.workers.get(id)?)));
         let used: Vec<_> = known
-            .map(|(id, worker)| (id, worker, i128::from(worker.optimistic_memory())))
+            .map(|(id, worker)| {
+                let memory = match rules.is_of_data {
+                    true => i128::try_from(worker.nbytes).unwrap_or(i128::MAX),
+                    false => i128::from(worker.optimistic_memory()),
+                };
+                (id, worker, memory)
+            })
             .collect();
         let Ok(count @ 1..) = i128::try_from(used.len()) else {
             return Vec::new();
@@ -67,7 +89,7 @@ impl State {
         for (id, worker, memory) in used {
             let limit = worker.info.memory_limit.filter(|limit| *limit > 0);
             let part = |fraction: f64| limit.map(|limit| share(limit, fraction));
-            let half_gap = part(HALF_GAP).unwrap_or(0);
+            let half_gap = part(rules.gap / 2.0).unwrap_or(0);
             let side = |most: i128| Side {
                 most,
                 least: most - half_gap,
@@ -75,11 +97,11 @@ impl State {
             };
             if !worker.has.is_empty()
                 && memory >= mean + half_gap
-                && memory >= part(SENDER_MIN).unwrap_or(0)
+                && memory >= part(rules.sender_min).unwrap_or(0)
             {
                 senders.push(side(memory - mean));
             } else if memory < mean - half_gap
-                && part(RECIPIENT_MAX).is_none_or(|most| memory < most)
+                && part(rules.recipient_max).is_none_or(|most| memory < most)
             {
                 recipients.push(side(mean - memory));
             }

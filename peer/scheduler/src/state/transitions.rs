@@ -361,6 +361,7 @@ impl State {
             if let Some(run_spec) = &task.run_spec {
                 self.leave_group(run_spec.group);
             }
+            self.metadata.forget(&task.key);
             self.record(task.key, task.shown, "forgotten");
         }
     }

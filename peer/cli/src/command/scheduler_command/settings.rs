@@ -179,6 +179,8 @@ fn setting(name: &str) -> String {
 
 const SETTINGS: &str = "distributed.scheduler";
 
+const REBALANCE: &str = "distributed.worker.memory.rebalance";
+
 /// Rejects options of `dask scheduler` that a scheduler without Python cannot support.
 fn refuse(arguments: &SchedulerCommand) -> Result {
     let refused = [
@@ -245,6 +247,23 @@ fn policy(config: &Config) -> Result<Policy> {
     if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
         policy.is_stealing = is_stealing;
     }
+    let rebalancing = &mut policy.rebalancing;
+    for (name, value) in [
+        ("sender-min", &mut rebalancing.sender_min),
+        ("recipient-max", &mut rebalancing.recipient_max),
+        ("sender-recipient-gap", &mut rebalancing.gap),
+    ] {
+        let share = |number: &str| match number.parse() {
+            Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
+            _ => Err("expected a number from 0 to 1".to_owned()),
+        };
+        if let Some(set) = config.parse(&format!("{REBALANCE}.{name}"), share)? {
+            *value = set;
+        }
+    }
+    // The other measures of Dask count memory as `optimistic` does, or nearly so.
+    let measure = config.string(&format!("{REBALANCE}.measure"));
+    rebalancing.is_of_data = measure.as_deref() == Some("managed");
     let durations = setting("default-task-durations");
     let prefixes = config.get(&durations).and_then(Value::as_object);
     for prefix in prefixes.into_iter().flat_map(|prefixes| prefixes.keys()) {
@@ -408,6 +427,24 @@ const DEFAULTS: &str = r#"{
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rebalancing_follows_the_settings_of_workers() {
+        let of = |settings: Value| {
+            let memory = json!({"memory": {"rebalance": settings}});
+            let policy = policy(&Config::of_json(json!({"distributed": {"worker": memory}})));
+            policy.map(|policy| policy.rebalancing)
+        };
+        let set = json!({"measure": "managed", "sender-min": 0, "sender-recipient-gap": 0.2});
+        let set = of(set).expect("valid settings");
+        assert!(set.is_of_data && set.sender_min == 0.0 && set.gap == 0.2);
+        assert_eq!(set.recipient_max, 0.6);
+        let error = of(json!({"sender-min": 2})).expect_err("it is wrong");
+        assert!(
+            error.to_string().contains("rebalance.sender-min"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn blocked_ops_are_a_list_of_names() {

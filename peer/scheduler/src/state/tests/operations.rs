@@ -292,7 +292,15 @@ fn causes_of_failures_and_running_tasks_are_found() {
     assert_eq!(cluster.state.run_spec(&key("x")), Err(key("x")));
     let dump = cluster.state.dump(&["events".to_owned()]);
     let names: Vec<&str> = dump.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["tasks", "workers", "clients", "transition_log"]);
+    let expected = [
+        "tasks",
+        "workers",
+        "clients",
+        "task_groups",
+        "extensions",
+        "transition_log",
+    ];
+    assert_eq!(names, expected);
     let c = dump[0].1.get("c").expect("it is known");
     assert_eq!(c.get("state"), Some(&Value::from("erred")));
 }
