@@ -1,7 +1,7 @@
 //! Requests that the state replies to, at once or later.
 
 use daskwire_messages::Value;
-use daskwire_messages::protocol::{FromClient, Keys, Request};
+use daskwire_messages::protocol::{FromClient, Request};
 
 use super::model::Stage;
 use super::{Action, ClientId, State};
@@ -36,7 +36,7 @@ impl State {
             _ => None,
         };
         if let Some(key) = received {
-            self.desire(id, Keys(vec![key]));
+            self.desire_part(id, vec![key]);
         }
         self.extensions.advance(self.now);
         self.extensions.message(message);
@@ -58,7 +58,7 @@ impl State {
                 }
                 Effect::Hold { holder, key } => {
                     let holder = self.holder(&holder);
-                    self.desire(holder, Keys(vec![key]));
+                    self.desire_part(holder, vec![key]);
                     has_changed = true;
                 }
                 Effect::Release { holder, key } => {

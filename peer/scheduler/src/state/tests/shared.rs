@@ -156,3 +156,48 @@ fn other_requests_are_refused() {
     );
     assert_eq!(refusal.class(), "NotImplementedError");
 }
+
+/// What an event touches may be handled in slices, between which other events come.
+#[test]
+fn a_future_is_handed_over_while_work_of_others_is_left() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://w:1", 1);
+    let client = cluster.client("me");
+    let reader = cluster.client("reader");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    cluster.ask(set("v", "x"));
+    cluster.release(client, &["x"]);
+    cluster.finish(worker, "x");
+    let record = cluster.ask(get("v"));
+    cluster.state.slice_len = 1;
+    let many = (0..10).map(|number| format!("unknown-{number}"));
+    let desired = ClientDesiresKeys {
+        keys: many.collect(),
+        ..ClientDesiresKeys::default()
+    };
+    let name = Key::from("v");
+    let received = VariableReceived {
+        name: name.clone(),
+        key: Key::from("x"),
+        token: field(&record, "token").to_owned(),
+        ..VariableReceived::default()
+    };
+    let delete = VariableDelete {
+        name,
+        ..VariableDelete::default()
+    };
+    for event in [
+        Event::FromClient(client, desired.into()),
+        Event::FromClient(reader, received.into()),
+        Event::FromClient(reader, delete.into()),
+    ] {
+        let actions = cluster.state.handle(cluster.now, event);
+        assert!(cluster.state.is_pending());
+        cluster.act(actions);
+    }
+    cluster.pass(20);
+    assert_eq!(cluster.status("x"), Some(TaskState::Memory));
+    cluster.release(reader, &["x"]);
+    cluster.pass(20);
+    assert_eq!(cluster.status("x"), None);
+}
