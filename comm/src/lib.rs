@@ -2,7 +2,7 @@
 //! and clients, and the interface of transports.
 //!
 //! A *comm* is a connection that carries messages, after a handshake. Messages are
-//! lists of frames here; the [`daskwire`](wire) crate encodes and decodes their
+//! lists of frames here; the [`daskwire`] crate encodes and decodes their
 //! contents; its module [`comm`](daskwire::comm) has the types of the same names without
 //! I/O. Transports are separate crates: `daskwire-tcp`
 //! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
