@@ -1,11 +1,12 @@
 //! The streams of clients and workers.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 use daskwire_messages::Value;
 use daskwire_messages::protocol::{
-    ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
+    ClientDesiresKeys, Field as _, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
     RegisterWorkerReply, ReplyStatus,
 };
 use daskwire_rpc::RequestError;
@@ -71,7 +72,7 @@ impl Shared {
             let is_last = batch.iter().any(is_last);
             let mut events = Vec::with_capacity(batch.len());
             for message in batch {
-                read_message(id, message, &mut events);
+                events.extend(read(id, message).await);
             }
             let mut events = events.into_iter();
             while events.len() > 0 && !backlog.has_overflowed() {
@@ -237,17 +238,41 @@ impl Shared {
     }
 }
 
+/// Parses a client's message, a large graph on a thread for what blocks: tasks that wait for the
+/// same thread of the executor would wait until it is done.
+async fn read(id: ClientId, message: FromClient) -> Vec<Event> {
+    /// Length in bytes of a graph that takes about a millisecond.
+    const LARGE: usize = 64 << 10;
+    let is_large = match &message {
+        FromClient::UpdateGraph(message) => message.expr_ser.heap_len() > LARGE,
+        _ => false,
+    };
+    if !is_large {
+        return read_message(id, message);
+    }
+    match runtime::spawn_blocking(move || read_message(id, message)).await {
+        Ok(events) => events,
+        Err(error) => match error.into_panic() {
+            Some(panic) => resume_unwind(panic),
+            // The executor ends.
+            None => Vec::new(),
+        },
+    }
+}
+
 /// Parses a client's message, which is the slow part of handling it. A message about many
 /// keys with a reply each is split into parts, between which the replies are
 /// sent.
-fn read_message(id: ClientId, message: FromClient, events: &mut Vec<Event>) {
+fn read_message(id: ClientId, message: FromClient) -> Vec<Event> {
     const PART: usize = 1 << 10;
     match message {
         FromClient::UpdateGraph(message) => match Submission::read(message) {
-            Ok(submission) => events.push(Event::Submitted(id, submission)),
+            Ok(submission) => vec![Event::Submitted(id, submission)],
             Err(refusal) => {
                 let parts = refusal.parts(PART);
-                events.extend(parts.map(|part| Event::SubmissionRefused(id, part)));
+                parts
+                    .map(|part| Event::SubmissionRefused(id, part))
+                    .collect()
             }
         },
         FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
@@ -257,9 +282,11 @@ fn read_message(id: ClientId, message: FromClient, events: &mut Vec<Event>) {
                 client: message.client.clone(),
                 ..ClientDesiresKeys::default()
             });
-            events.extend(parts.map(|part| Event::FromClient(id, part.into())));
+            parts
+                .map(|part| Event::FromClient(id, part.into()))
+                .collect()
         }
-        other => events.push(Event::FromClient(id, other)),
+        other => vec![Event::FromClient(id, other)],
     }
 }
 
