@@ -6,6 +6,7 @@ scheduler looks inside of Dask's implementation: it is skipped with the attribut
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import ctypes
 import functools
@@ -31,6 +32,10 @@ from distributed.core import Status, rpc
 from distributed.scheduler import Scheduler as DaskScheduler
 
 _COMMAND = os.environ.get("DASKWIRE")
+# The folder of all files of a run. Processes of a cluster, which are killed, inherit its name.
+if "DASKWIRE_FOLDER" not in os.environ:
+    os.environ["DASKWIRE_FOLDER"] = tempfile.mkdtemp(prefix="daskwire-")
+    atexit.register(shutil.rmtree, os.environ["DASKWIRE_FOLDER"], ignore_errors=True)
 _START_TIMEOUT = 20
 # Options of the class that do not change what a test can see by the scheduler's address.
 _IGNORED = {
@@ -55,7 +60,7 @@ def _start(host=None, port=0, security=None, protocol=None, idle_timeout=None, *
             pytest.skip(f"Scheduler({name}=..)")
     if _COMMAND is None:
         raise RuntimeError("DASKWIRE does not name the command `daskwire`")
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="daskwire-"))
+    folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ["DASKWIRE_FOLDER"]))
     arguments = [_COMMAND, "scheduler", "--scheduler-file", folder / "address"]
     arguments += ["--dashboard-address", ":0"]
     if isinstance(security, dict):
@@ -211,7 +216,6 @@ class Scheduler:
     async def finished(self):
         while self._process.poll() is None:
             await asyncio.sleep(0.01)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self):
         pass
