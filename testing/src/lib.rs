@@ -668,8 +668,10 @@ impl Peer {
 
     /// Waits until `ready` finds an address in the log.
     fn when_logged(mut self, ready: impl Fn(&str) -> Option<String>) -> Self {
-        // The process would block once its pipe, which is not read, is full.
-        drop(self.stdout.take());
+        // A task that prints fails without a reader, and waits while the pipe is full.
+        if let Some(mut stdout) = self.stdout.take() {
+            thread::spawn(move || io::copy(&mut stdout, &mut io::sink()));
+        }
         self.address = self
             .log
             .wait_for(ready)
