@@ -5,6 +5,8 @@ Its arguments are the address of the scheduler and the name of a check. Prints
 """
 
 import asyncio
+import contextlib
+import io
 import operator
 import os
 import pathlib
@@ -567,19 +569,22 @@ def talk(x):
 def operations(client):
     events = []
     client.subscribe_topic("news", events.append)
-    with warnings.catch_warnings(record=True) as caught:
+    # The first line of standard output tells the test that the client is done.
+    printed = io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(printed):
         warnings.simplefilter("always")
         assert client.submit(talk, 5).result(timeout=60) == 5
-        while not events or not caught:
+        while not events or not caught or not printed.getvalue():
             time.sleep(0.05)
+    assert printed.getvalue() == "from a task\n"
     (_, event), = events
     assert event["x"] == 5 and event["worker"] in client.ncores(), event
     assert "careful" in str(caught[0].message)
     assert client.get_events("news")[0][1] == event
     with get_task_stream(client=client) as stream:
-        many = client.map(operator.neg, range(5))
+        many = client.map(operator.neg, range(5), pure=False)
         wait(many)
-    assert {task["status"] for task in stream.data} == {"OK"} and len(stream.data) == 5
+    assert [task["status"] for task in stream.data] == ["OK"] * 5, stream.data
     with get_task_metadata() as tasks:
         one = client.submit(operator.neg, 100)
         wait(one)
@@ -602,7 +607,8 @@ def operations(client):
         client.dump_cluster_state(os.path.join(directory, "dump"))
         dump = DumpArtefact.from_url(os.path.join(directory, "dump.msgpack.gz"))
     assert set(dump.dump["workers"]) == set(client.ncores())
-    assert one.key in dump.scheduler_story(one.key)
+    # DumpArtefact.scheduler_story fails if a key of the log is a tuple, which a dump has as a list.
+    assert any(entry[0] == one.key for entry in dump.dump["scheduler"]["transition_log"])
     try:
         client.run_on_scheduler(os.getpid)
         raise AssertionError("the scheduler runs no Python")
