@@ -377,6 +377,16 @@ def graphs(client):
         {"a": set(), "b": {"a"}},
     )
     assert client.get(layers, "here") == "worker-1"
+    # Layers of delayed functions have the tasks of their arguments, too.
+    shared = dask.delayed(operator.neg)(1)
+    sums = [dask.delayed(operator.add)(shared, n) for n in range(2)]
+    assert client.compute(dask.delayed(operator.add)(*sums)).result(timeout=60) == -1
+    with dask.annotate(workers="worker-1"):
+        placed = [dask.delayed(lambda _: get_worker().name)(n) for n in range(2)]
+    with dask.annotate(workers="worker-0"):
+        last = dask.delayed(lambda names: [*names, get_worker().name])(placed)
+    persisted = client.persist([*placed, last])
+    assert persisted[-1].compute() == ["worker-1", "worker-1", "worker-0"]
     with dask.annotate(workers=["worker-0"]):
         assert client.submit(lambda: get_worker().name, pure=False).result(60) == "worker-0"
     total = dask.delayed(sum)([dask.delayed(inc)(n) for n in range(4)])

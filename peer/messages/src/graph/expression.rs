@@ -1,6 +1,7 @@
 //! Finds the tasks in expressions of Dask's clients.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use daskwire_pickle::tree::{self, Node};
@@ -17,6 +18,26 @@ pub(super) struct Plan<'t, 'p> {
     pub(super) tasks: Vec<Planned<'t, 'p>>,
     /// The annotations of layers: dictionaries.
     pub(super) annotations: Vec<Node<'t, 'p>>,
+}
+
+impl Plan<'_, '_> {
+    /// Keeps the last of the tasks with the same key, in the place of the first, as Dask does,
+    /// which merges dictionaries. A layer of `delayed` also has the tasks of its arguments.
+    // ROLES SCHEDULER-6
+    fn merge(&mut self) {
+        let mut index = HashMap::with_capacity(self.tasks.len());
+        let mut merged: Vec<Planned<'_, '_>> = Vec::with_capacity(self.tasks.len());
+        for task in core::mem::take(&mut self.tasks) {
+            match index.entry(task.key.clone()) {
+                Entry::Occupied(place) => merged[*place.get()] = task,
+                Entry::Vacant(place) => {
+                    place.insert(merged.len());
+                    merged.push(task);
+                }
+            }
+        }
+        self.tasks = merged;
+    }
 }
 
 /// Finds the tasks of an expression.
@@ -43,9 +64,6 @@ pub(super) fn plan<'t, 'p>(
         converter,
         ..
     } = reader;
-    if graphs.is_empty() {
-        return Ok(plan);
-    }
     // Values may refer to tasks of other layers.
     let mut keys = HashSet::new();
     for (graph, _) in &graphs {
@@ -66,6 +84,7 @@ pub(super) fn plan<'t, 'p>(
             }
         }
     }
+    plan.merge();
     Ok(plan)
 }
 

@@ -6,6 +6,7 @@
 //! that form and in the forms that Python writes. Functions are represented by their
 //! names, and are never called.
 
+mod annotations;
 mod copy;
 mod depends;
 mod error;

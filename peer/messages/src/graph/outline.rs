@@ -7,17 +7,18 @@ use std::sync::Arc;
 use daskwire_pickle::Writer;
 use daskwire_pickle::tree::{self, Node, Tree};
 
+use super::annotations::Layers;
 use super::copy::{Copier, Copy, Effects};
 use super::depends::{Calls, Dependencies};
 use super::expression::plan;
 use super::plan::{Call, Container, Converter, Part, Planned};
-use super::read::{DEPTH, native_name};
+use super::read::native_name;
 use super::spec::{SPEC, TASK_STATE, class_of};
 use super::write::Names;
 use super::{Graph, GraphError};
 use crate::Key;
 use crate::key::identifier;
-use crate::value::{Budget, Serialized, TreeReader, Value, ValueError};
+use crate::value::{Budget, Serialized, TreeReader, Value};
 
 /// The minimum budget of values and bytes, however short the pickle is. Each task is
 /// copied with everything that it refers to, so what several tasks share is counted for
@@ -70,7 +71,8 @@ impl Graph {
         let effects = Effects::of(&tree, &pickle);
         let plan = plan(tree.root(), &mut Converter::new(&tree, &budget), &budget)?;
         let values = TreeReader::new(&pickle, &buffers);
-        let annotations = plan.annotations.iter().map(|node| layer(*node, &values));
+        let mut layers = Layers::new(&values, &budget);
+        let annotations = plan.annotations.iter().map(|node| layers.layer(*node));
         let annotations = annotations.collect::<Result<Vec<_>, _>>()?;
         let mut dependencies = Dependencies::new(&tree);
         let mut tasks = Vec::with_capacity(plan.tasks.len());
@@ -101,14 +103,15 @@ impl Graph {
                 };
                 output.task(&task, &dependencies, writer)
             })?;
+            let layer = task.layer.and_then(|layer| annotations.get(layer));
+            let annotations = layer.map(|layer| layers.of_task(layer, &task.key));
+            let annotations = annotations.transpose()?;
             Ok(Outline {
                 run_spec: Serialized::pickled(pickle),
                 key: task.key,
                 calls,
                 dependencies,
-                annotations: task
-                    .layer
-                    .and_then(|layer| annotations.get(layer).map(Arc::clone)),
+                annotations,
                 is_shared: false,
             })
         });
@@ -127,15 +130,6 @@ impl Graph {
     }
 }
 
-/// Reads the annotations of a layer.
-fn layer(node: Node<'_, '_>, values: &TreeReader<'_>) -> Result<Arc<Value>, GraphError> {
-    match values.value(node, DEPTH) {
-        Ok(value) => Ok(Arc::new(value)),
-        Err(ValueError::Unknown { what }) => Err(GraphError::Annotation { what }),
-        Err(error) => Err(error.into()),
-    }
-}
-
 type Tasks<'t, 'p> = Vec<(Planned<'t, 'p>, Vec<Key>, Calls)>;
 
 /// Removes the tasks that the wanted keys do not need.
@@ -143,10 +137,6 @@ type Tasks<'t, 'p> = Vec<(Planned<'t, 'p>, Vec<Key>, Calls)>;
 fn cull(tasks: &mut Tasks<'_, '_>, wanted: &[Key]) {
     let keys = tasks.iter().map(|(task, ..)| &task.key);
     let index: HashMap<&Key, usize> = keys.zip(0..).collect();
-    // Duplicates are refused later.
-    if index.len() != tasks.len() {
-        return;
-    }
     let mut is_needed = vec![false; tasks.len()];
     let mut left: Vec<&Key> = wanted.iter().collect();
     while let Some(key) = left.pop() {

@@ -891,6 +891,42 @@ mod expressions {
       \x0eh\x15)\x81\x94}\x94(h\x18}\x94(\x8c\x07retries\x94K\x02\x8c\x07workers\x94]\x94\x8c\
       \x01w\x94auh\x19Nh\x1a}\x94\x8c\x01y\x94\x8c\x09_operator\x94\x8c\x03neg\x94\x93\x94h\
       \x1c\x86\x94subuubNNNN\x8c bb1523bdb8f3462fa4fcabaf39834aa0\x94}\x94t\x94R\x94.";
+    const DELAYED: &[u8] = b"\
+      \x80\x05\x95\x84\x02\x00\x00\x00\x00\x00\x00\x8c\x0adask._expr\x94\x8c\x11Expr._reconstr\
+      uct\x93\x94(h\x00\x8c\x10_HLGExprSequence\x93h\x01(h\x00\x8c\x07HLGExpr\x93\x8c\x13dask.\
+      highlevelgraph\x94\x8c\x0eHighLevelGraph\x93)\x81}(\x8c\x0cdependencies}(\x8c\x01c\x94\
+      \x8f(\x8c\x01a\x94\x8c\x01b\x94\x90\x8c\x01n\x94\x8fh\x04\x8f(h\x06\x90h\x05\x8f(h\x06\
+      \x90u\x8c\x10key_dependencies}\x8c\x06layers}(h\x03h\x02\x8c\x11MaterializedLayer\x93\
+      \x94)\x81}(\x8c\x0bannotations\x94N\x8c\x16collection_annotations\x94N\x8c\x07mapping\
+      \x94}h\x03\x8c\x0fdask._task_spec\x94\x8c\x04Task\x93\x94)\x81(\x89(h\x04h\x05\x91NNNh\
+      \x0b\x8c\x07TaskRef\x93\x94h\x04\x85Rh\x0dh\x05\x85R\x86\x8c\x09_operator\x94\x8c\x03add\
+      \x93\x94h\x03}tbsubh\x06h\x07)\x81}(h\x08Nh\x09Nh\x0a}h\x06h\x0c)\x81(\x89(\x91NNNK\x01\
+      \x85h\x0e\x8c\x03neg\x93h\x06}tbsubh\x04h\x07)\x81}(h\x08Nh\x09Nh\x0a}h\x04h\x0c)\x81(\
+      \x89(h\x06\x91NNNh\x0dh\x06\x85RK\x01\x86h\x0fh\x04}tbsubh\x05h\x07)\x81}(h\x08Nh\x09Nh\
+      \x0a}h\x05h\x0c)\x81(\x89(h\x06\x91NNNh\x0dh\x06\x85RK\x02\x86h\x0fh\x05}tbsubuub\x8c\
+      \x0cdask.delayed\x94\x8c\x08optimize\x93]h\x03ah\x10\x8c\x0asingle_key\x93)\x86N\x8c da8\
+      3e7a4b3834b59b11a28fd3c44d780}tR\x8c 6f037beb7cb90db497c2c82e583ee75e}tR.";
+    const ANNOTATED: &[u8] = b"\
+      \x80\x05\x95\x92\x03\x00\x00\x00\x00\x00\x00\x8c\x0adask._expr\x94\x8c\x11Expr._reconstr\
+      uct\x93\x94(h\x00\x8c\x10_HLGExprSequence\x93h\x01(h\x00\x8c\x0d_HLGExprGroup\x93\x8c\
+      \x13dask.highlevelgraph\x94\x8c\x0eHighLevelGraph\x93)\x81}(\x8c\x0cdependencies}(\x8c\
+      \x02x0\x94\x8f\x8c\x02x1\x94\x8f\x8c\x01y\x94\x8f(h\x03h\x04\x90u\x8c\x10key_dependencie\
+      s}\x8c\x06layers}(h\x03h\x02\x8c\x11MaterializedLayer\x93\x94)\x81}(\x8c\x0bannotations\
+      \x94}(\x8c\x07workers\x94\x8c\x09functools\x8c\x07partial\x93\x94\x8c\x0cdask.delayed\
+      \x94\x8c\x0c_get_partial\x93\x94\x85R(h\x0b)}(\x8c\x03dct\x94}\x94(h\x03]\x94\x8c\x01wah\
+      \x04h\x0eu\x8c\x07default\x94h\x00\x8c\x15_AnnotationsTombstone\x93\x94)\x81uNtb\x8c\x07\
+      retries\x94h\x09h\x0b\x85R(h\x0b)}(h\x0c}\x94(h\x03K\x02h\x04K\x02uh\x0fh\x10)\x81uNtbu\
+      \x8c\x16collection_annotations\x94N\x8c\x07mapping\x94}h\x03\x8c\x0fdask._task_spec\x94\
+      \x8c\x04Task\x93\x94)\x81(\x89(\x91\x94NNNK\x00\x85\x8c\x09_operator\x8c\x03neg\x93\x94h\
+      \x03}tbsubh\x04h\x06)\x81}(h\x07}(h\x08h\x09h\x0b\x85R(h\x0b)}(h\x0ch\x0dh\x0fh\x10)\x81\
+      uNtbh\x11h\x09h\x0b\x85R(h\x0b)}(h\x0ch\x12h\x0fh\x10)\x81uNtbuh\x13Nh\x14}h\x04h\x16)\
+      \x81(\x89h\x17NNNK\x01\x85h\x18h\x04}tbsubh\x05h\x06)\x81}(h\x07}h\x11K\x03sh\x13Nh\x14}\
+      h\x05h\x16)\x81(\x89(h\x03h\x04\x91NNNh\x15\x8c\x04List\x93)\x81](\x89(h\x03h\x04\x91NNN\
+      h\x15\x8c\x07TaskRef\x93\x94h\x03\x85Rh\x19h\x04\x85R\x86\x8c\x08builtins\x8c\x04list\
+      \x93\x94h\x15\x8c\x1cNestedContainer.to_container\x93Nh\x1a}eb\x85\x8c\x08builtins\x8c\
+      \x03sum\x93h\x05}tbsubuubN](]h\x03a]h\x04a]h\x05ae](h\x0a\x8c\x0asingle_key\x93\x94)\x86\
+      h\x1b)\x86h\x1b)\x86eN\x8c e03ca27b1f7043fca2e55ca0df63bf2a}tR\x8c 83029da3a11a1d09fd377\
+      ee70dec3829}tR.";
     fn outlines(pickle: &'static [u8], wanted: &[&str]) -> Vec<Outline> {
         let wanted: Vec<Key> = wanted.iter().copied().map(Key::from).collect();
         let expression = Serialized::of_written_pickle(bytes::Bytes::from_static(pickle));
@@ -967,6 +1003,50 @@ mod expressions {
         assert_eq!((&x.key, &x.annotations), (&Key::from("x"), &None));
         let annotations = y.annotations.as_deref().expect("annotations");
         assert_eq!(annotations.get("retries"), Some(&Value::from(2)));
+    }
+
+    // ROLES SCHEDULER-6
+    #[test]
+    fn layers_may_have_the_same_tasks() {
+        // n = delayed(neg)(1), a = delayed(add)(n, 1), b = delayed(add)(n, 2),
+        // c = delayed(add)(a, b)
+        let mut tasks = tasks(DELAYED, &["c"]);
+        tasks.sort_by(|one, other| one.key.cmp(&other.key));
+        let expected = [
+            Task::new("a", "operator.add", [result("n"), 1.into()]),
+            Task::new("b", "operator.add", [result("n"), 2.into()]),
+            Task::new("c", "operator.add", [result("a"), result("b")]),
+            Task::new("n", "operator.neg", [1]),
+        ];
+        assert_eq!(tasks, expected);
+    }
+
+    // ROLES SCHEDULER-6
+    #[test]
+    fn annotations_may_differ_by_task() {
+        // With workers="w" and retries=2, x = [delayed(neg)(0), delayed(neg)(1)]; with retries=3,
+        // y = delayed(sum)(x); all persisted.
+        let all = outlines(ANNOTATED, &["x0", "x1", "y"]);
+        let annotations = all.iter().map(|outline| {
+            let annotations = outline.annotations.as_deref().expect("annotations");
+            let workers = annotations.get("workers").cloned();
+            (
+                outline.key.to_string(),
+                annotations.get("retries").cloned(),
+                workers,
+            )
+        });
+        let mut annotations: Vec<_> = annotations.collect();
+        annotations.sort_by(|one, other| one.0.cmp(&other.0));
+        let workers = || Some(Value::list(["w"]));
+        assert_eq!(
+            annotations,
+            [
+                ("x0".to_owned(), Some(Value::from(2)), workers()),
+                ("x1".to_owned(), Some(Value::from(2)), workers()),
+                ("y".to_owned(), Some(Value::from(3)), None),
+            ]
+        );
     }
 
     #[test]
