@@ -144,7 +144,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         if needs_restart {
             shared.handle([Event::Paused(true)]);
         }
-        // Tasks use the packages of the interpreter, which the host knows.
+        // Tasks use the packages of the interpreter, which the host knows, as it does its state.
         #[cfg(target_os = "linux")]
         let is_versions = matches!(request, Request::Versions(_));
         #[cfg(target_os = "linux")]
@@ -152,6 +152,10 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
             Request::Versions(Versions { packages, .. }) if shared.python.is_some() => {
                 let packages = packages.map_or(Value::None, Value::list);
                 Request::Unknown(Unknown::new("versions").field("packages", packages))
+            }
+            Request::DumpState(request) if shared.python.is_some() => {
+                let exclude = Value::list(request.exclude);
+                Request::Unknown(Unknown::new("dump_state").field("exclude", exclude))
             }
             request => request,
         };
