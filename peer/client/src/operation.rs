@@ -40,7 +40,7 @@ impl Operation {
     /// release; `None` if the scheduler does not run Dask, which then supports what the newest
     /// release does, or replies with an error.
     pub(super) fn check(self, release: Option<Release>) -> Result<(), RequestError> {
-        if release.is_some_and(|found| found < self.since) {
+        if let Some(release) = release.filter(|release| *release < self.since) {
             return Err(RequestError::Unsupported {
                 what: self.what,
                 release,

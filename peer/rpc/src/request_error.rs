@@ -56,13 +56,12 @@ pub enum RequestError {
         /// The reason.
         reason: String,
     },
-    /// The scheduler does not support the operation: it runs an older release, or does
-    /// not run Dask.
+    /// The scheduler runs a release of Dask that does not support the operation.
     Unsupported {
         /// The operation.
         what: &'static str,
-        /// The scheduler's release of Dask; `None` if it does not run Dask.
-        release: Option<Release>,
+        /// The scheduler's release.
+        release: Release,
         /// The first release of Dask for which this client supports the operation.
         since: Release,
     },
@@ -128,16 +127,13 @@ impl fmt::Display for RequestError {
             }
             Self::Unsupported {
                 what,
-                release: Some(release),
+                release,
                 since,
             } => write!(
                 f,
                 "the scheduler runs distributed {release}, which this client does not support \
                  for {what}: upgrade the cluster to {since} or later"
             ),
-            Self::Unsupported { what, .. } => {
-                write!(f, "the scheduler does not run Dask, and has no {what}")
-            }
             Self::Reply { op, error } => write!(f, "unexpected reply to {op}: {error}"),
             Self::NotReading { limit } => write!(
                 f,

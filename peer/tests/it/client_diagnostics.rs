@@ -277,20 +277,15 @@ async fn any_request_can_be_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scheduler_of_this_crate_refuses_what_it_does_not_have() {
+async fn the_scheduler_of_this_crate_has_logs_and_topics() {
     let cluster = LocalCluster::start().await.expect("started");
     let client = cluster.client().await.expect("a client");
-    let error = client.scheduler_logs(None).await.expect_err("it has none");
-    let expected = "NotImplementedError: this scheduler does not support \"logs\"";
-    assert_eq!(error.to_string(), expected);
-    let error = client
-        .subscribe_topic("all")
-        .await
-        .expect_err("it has none");
-    let expected = "the scheduler does not run Dask, and has no topics";
-    assert_eq!(error.to_string(), expected);
-    let threads = tokio::time::timeout(TIMEOUT, client.nthreads(Workers::All)).await;
-    assert!(!threads.expect("in time").expect("an answer").is_empty());
+    client.scheduler_logs(None).await.expect("its log");
+    let mut news = client.subscribe_topic("news").await.expect("subscribed");
+    client.log_event("news", 5).await.expect("published");
+    let event = tokio::time::timeout(TIMEOUT, news.next()).await;
+    let event = event.expect("in time").expect("an event");
+    assert_eq!(event.message, Value::from(5));
     client.close().await.expect("closed");
     cluster.close().await;
 }
