@@ -72,8 +72,8 @@ impl Reply {
     }
 }
 
-/// Returns the exception for a failed request to a worker: the worker's exception, or an
-/// `OSError`.
+/// Returns the exception for a failed request to a worker: the worker's exception, a
+/// `CommClosedError` if it has closed the comm, or another `OSError`.
 pub(super) fn raised_by(worker: &str, error: &RequestError) -> Serialized {
     if let RequestError::Remote(error) = error
         && let Some(exception) = &error.serialized
@@ -83,7 +83,11 @@ pub(super) fn raised_by(worker: &str, error: &RequestError) -> Serialized {
     {
         return (**exception).clone();
     }
-    exception("OSError", &format!("{worker}: {error}"))
+    let class = match error {
+        RequestError::Closed { .. } => "distributed.comm.core.CommClosedError",
+        _ => "OSError",
+    };
+    exception(class, &format!("{worker}: {error}"))
 }
 
 fn raised(class: &str, message: &str) -> Status {
@@ -98,5 +102,22 @@ fn uncaught_error(exception: Serialized, exception_text: String) -> Status {
         exception_text: Some(exception_text),
         traceback_text: Some(String::new()),
         ..Status::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daskwire_messages::RemoteError;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_ends_raises_the_error_of_a_closed_comm() {
+        let peer = "tcp://10.0.0.7:1";
+        let error = RequestError::Closed { peer: peer.into() };
+        let raised = Value::Serialized(raised_by(peer, &error));
+        let raised = RemoteError::of_fields(&raised, None).to_string();
+        let expected = "distributed.comm.core.CommClosedError: tcp://10.0.0.7:1: ";
+        assert!(raised.starts_with(expected), "{raised}");
     }
 }
