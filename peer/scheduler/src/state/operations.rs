@@ -31,9 +31,14 @@ impl State {
             let Some(task) = self.by_key.get(key).copied() else {
                 continue;
             };
-            let who_has = &self.tasks[task].who_has;
-            if who_has.len() > 1 && who_has.binary_search(&id).is_ok() {
-                self.remove_replica(id, task);
+            // The copies of workers that have left may not be removed yet.
+            let mut others = self.tasks[task]
+                .who_has
+                .iter()
+                .filter(|other| **other != id);
+            let is_copied = others.any(|other| self.workers.contains_key(other));
+            let is_actor = self.tasks[task].actor_on.is_some();
+            if is_copied && !is_actor && self.forget_copy(id, task) {
                 dropped.push(key.clone());
             }
         }

@@ -201,6 +201,9 @@ fn copies_are_added_and_dropped_but_not_the_last() {
     assert_eq!(removed(&mut cluster, one), [Key::from("x")]);
     assert_eq!(removed(&mut cluster, two), []);
     assert_eq!(holders(&cluster), ["tcp://two:1"]);
+    // A worker that needs the copy keeps it: its deletion is not ordered.
+    cluster.pass(1000);
+    assert_eq!(cluster.sent_to_worker(one), [""; 0]);
 }
 
 /// A worker with a memory limit of 1000 bytes and this much data.
