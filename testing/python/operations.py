@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 
+from dask.typing import no_default
 from distributed import Client
 
 warnings.simplefilter("ignore")
@@ -38,6 +39,7 @@ CALLS = [
     ("get_runspec", {"key": "nope"}),
     ("get_runspec", {"key": "x"}),
     ("get_metadata", {"keys": ["a"]}),
+    ("get_metadata", {"keys": ["a"], "default": no_default}),
     ("get_metadata", {"keys": ["a"], "default": None}),
     ("get_metadata", {"keys": ["a"], "default": 5}),
     ("set_metadata", {"keys": ["a", "b"], "value": 1}),

@@ -42,6 +42,15 @@ pub(super) fn reason(op: &str) -> String {
     }
 }
 
+/// Whether a default is Dask's value for none: the string of requests without a default, or the
+/// member of `dask.typing` that clients send.
+fn is_no_default(default: &Value) -> bool {
+    match default.get("__Enum__") {
+        Some(_) => default.get("name").and_then(Value::as_str) == Some("no_default"),
+        None => default.as_str() == Some("__no_default__"),
+    }
+}
+
 impl Shared {
     /// Does what a client asks the Active Memory Manager for.
     fn control_replicas(&self, method: &str) -> Reply {
@@ -180,10 +189,9 @@ impl Shared {
     }
 
     fn metadata(&self, request: &GetMetadata) -> Reply {
-        const NO_DEFAULT: &str = "__no_default__";
         match self.inspect(|state| state.metadata(&request.keys)) {
             Ok(value) => Reply::Value(value),
-            Err(MetadataError::Missing(_)) if request.default.as_str() != Some(NO_DEFAULT) => {
+            Err(MetadataError::Missing(_)) if !is_no_default(&request.default) => {
                 Reply::Value(request.default.clone())
             }
             Err(MetadataError::Missing(key)) => missing(&key),
