@@ -40,7 +40,6 @@ _START_TIMEOUT = 20
 # Options of the class that do not change what a test can see by the scheduler's address.
 _IGNORED = {
     "dashboard",
-    "dashboard_address",
     "http_prefix",
     "loop",
     "transition_counter_max",
@@ -53,7 +52,15 @@ def _end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _start(host=None, port=0, security=None, protocol=None, idle_timeout=None, **options):
+def _start(
+    host=None,
+    port=0,
+    security=None,
+    protocol=None,
+    idle_timeout=None,
+    dashboard_address=None,
+    **options,
+):
     """Starts the command. Returns its process and a file that it writes once it listens."""
     for name, value in options.items():
         if name not in _IGNORED and value is not None:
@@ -62,7 +69,7 @@ def _start(host=None, port=0, security=None, protocol=None, idle_timeout=None, *
         raise RuntimeError("DASKWIRE does not name the command `daskwire`")
     folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ["DASKWIRE_FOLDER"]))
     arguments = [_COMMAND, "scheduler", "--scheduler-file", folder / "address"]
-    arguments += ["--dashboard-address", ":0"]
+    arguments += ["--dashboard-address", dashboard_address or ":0"]
     if isinstance(security, dict):
         security = distributed.Security(**security)
     if security is not None and security.tls_ca_file:
