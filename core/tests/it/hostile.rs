@@ -211,7 +211,7 @@ fn bombs_are_stopped_by_the_limit() {
 }
 
 /// The header of a payload of `count` frames.
-#[cfg(feature = "alloc")]
+#[cfg(all(feature = "alloc", any(feature = "lz4", feature = "zlib")))]
 fn header(codec: &str, count: u32) -> Vec<u8> {
     let mut header = vec![0; 64 + 8 * count as usize];
     let mut writer = daskwire::msgpack::Writer::new(&mut header);
