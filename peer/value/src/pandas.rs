@@ -50,7 +50,7 @@ pub(super) fn data_frame(
     let reader = TreeReader::new(pickle, buffers);
     // A short pickle may stand for much data: its parts may be shared, arrays
     // may repeat their elements, and a range of any length takes a few bytes.
-    let len = reader.len();
+    let len = reader.input_len();
     let budget = Budget::new(len, len.saturating_mul(16).saturating_add(MIN_BUDGET));
     let frame = Frame {
         reader,
