@@ -38,6 +38,8 @@ pub mod panic_flag;
 #[doc(hidden)]
 pub mod pool;
 #[doc(hidden)]
+pub mod profile;
+#[doc(hidden)]
 pub mod request;
 mod request_error;
 #[doc(hidden)]

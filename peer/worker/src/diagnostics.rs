@@ -228,24 +228,6 @@ impl Shared {
     }
 }
 
-// Profiles are empty, because there is no Python interpreter to sample.
-
-/// Returns an empty profile, like `distributed.profile.create()`.
-pub(super) fn profile() -> Value {
-    let description = Value::dict([
-        ("filename", Value::from("")),
-        ("name", Value::from("")),
-        ("line_number", Value::from(0)),
-        ("line", Value::from("")),
-    ]);
-    Value::dict([
-        ("count", Value::from(0)),
-        ("children", Value::Dict([].into())),
-        ("identifier", Value::from("root")),
-        ("description", description),
-    ])
-}
-
 pub(super) fn profile_metadata() -> Value {
     Value::dict([
         ("counts", Value::List([].into())),

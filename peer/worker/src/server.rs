@@ -279,7 +279,8 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         ]),
         Request::GetLogs(request) => shared.log.answer(&request),
         Request::GetCallStack(request) => shared.call_stack(request.keys.as_ref()),
-        Request::GetProfile(_) => diagnostics::profile(),
+        // There is no Python interpreter to sample.
+        Request::GetProfile(_) => daskwire_rpc::profile::empty(),
         Request::GetProfileMetadata(_) => diagnostics::profile_metadata(),
         Request::GetMonitorInfo(_) => diagnostics::monitor_info(),
         Request::GetStory(request) => {

@@ -224,7 +224,7 @@ impl Queues {
         }
     }
 
-    /// Ends the use of a value that nobody has removed.
+    /// Ends the use of a value that was not handed over.
     fn discard(&mut self, context: &mut Context, name: &Key, value: &Record) {
         context.refund(value.cost());
         if let Some(key) = value.key() {

@@ -271,7 +271,7 @@ impl Shared {
     async fn profile(self: &Arc<Self>, request: GetProfile) -> Reply {
         if request.scheduler == Some(true) {
             // There is no interpreter in which samples could be taken.
-            return Reply::Value(profile::empty());
+            return Reply::Value(daskwire_rpc::profile::empty());
         }
         let merges = request.merge_workers.unwrap_or(true);
         let workers = self.inspect(|state| match &request.workers {

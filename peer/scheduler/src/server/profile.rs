@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use daskwire_messages::Value;
+use daskwire_rpc::profile;
 
 /// A frame of a profile: a place in a program, and the frames that it calls.
 #[derive(Debug)]
@@ -17,22 +18,6 @@ struct Frame {
 /// Maximum depth of a profile. Deeper frames are left out; Python's stacks have less than 1,000.
 const MAX_DEPTH: usize = 500;
 
-/// Returns a profile without samples.
-pub(super) fn empty() -> Value {
-    let description = Value::dict([
-        ("filename", Value::from("")),
-        ("name", Value::from("")),
-        ("line_number", Value::from(0)),
-        ("line", Value::from("")),
-    ]);
-    Value::dict([
-        ("count", Value::from(0)),
-        ("children", Value::Dict([].into())),
-        ("identifier", Value::from("root")),
-        ("description", description),
-    ])
-}
-
 /// Merges profiles. Values that are no profiles are left out.
 pub(super) fn merge(profiles: &[Value]) -> Value {
     let mut merged: Option<Frame> = None;
@@ -45,7 +30,7 @@ pub(super) fn merge(profiles: &[Value]) -> Value {
             merged = Some(frame);
         }
     }
-    merged.map_or_else(empty, Frame::into_value)
+    merged.map_or_else(profile::empty, Frame::into_value)
 }
 
 impl Frame {
@@ -123,7 +108,7 @@ mod tests {
         let both = [frame("a", 6, &[frame("b", 1, &[])]), frame("c", 1, &[])];
         let merged = merge(&[one, Value::from("not a profile"), two]);
         assert_eq!(merged, frame("root", 8, &both));
-        assert_eq!(merge(&[]), empty());
+        assert_eq!(merge(&[]), profile::empty());
     }
 
     #[test]
