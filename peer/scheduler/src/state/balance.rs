@@ -117,7 +117,8 @@ impl State {
         let Some(run_spec) = &task.run_spec else {
             return false;
         };
-        if !self.groups[run_spec.group].admits(to, thief)
+        if task.is_actor
+            || !self.groups[run_spec.group].admits(to, thief)
             || !thief.has_left(&run_spec.demands.resources)
             || self.has_returned(id, to)
         {

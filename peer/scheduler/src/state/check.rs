@@ -162,7 +162,7 @@ impl State {
                 "a task of the pool could be sent"
             );
         }
-        for id in self.returned.keys() {
+        for id in self.returned.keys().chain(self.retried.keys()) {
             assert!(self.tasks[*id].stage.is_active());
         }
         for (id, _) in self.pool.firsts() {
@@ -185,7 +185,8 @@ impl State {
             let rest = |places: Places| {
                 let wait = |load: super::classes::Load| (load.wait, load.busy);
                 let load = places.load.map(wait);
-                (places.start.wait, load, places.is_idle, places.has_surplus)
+                let (wait, actors) = (places.start.wait, places.actor_count);
+                (wait, load, places.is_idle, places.has_surplus, actors)
             };
             if worker.is_running {
                 assert_eq!(rest(places), rest(expected), "{id:?}");
@@ -205,6 +206,7 @@ impl State {
                 assert!(class.resources.is_empty() || class.resources == worker.resources);
                 assert!(class.members.contains(id));
                 assert!(class.by_start.contains(&(places.start, *id)));
+                assert!(class.by_actors.contains(&(places.actor_count, *id)));
                 let load = places.load.map(|load| (load, *id));
                 assert!(load.is_none_or(|load| class.with_room.contains(&load)));
                 assert_eq!(class.idle.contains(id), places.is_idle);
@@ -218,6 +220,7 @@ impl State {
             assert!(count > 0);
             assert_eq!(class.members.len(), count);
             assert_eq!(class.by_start.len(), count);
+            assert_eq!(class.by_actors.len(), count);
             let mut with_room = self.workers.values().filter(of_class);
             let with_room = with_room
                 .by_ref()
@@ -420,6 +423,12 @@ impl State {
         assert_eq!(firsts.collect::<BTreeSet<_>>(), worker.heads);
         assert!(worker.long_running.is_subset(&worker.processing));
         assert!(worker.asked.is_subset(&worker.processing));
+        for task in &worker.actors {
+            let task = &self.tasks[*task];
+            let is_made =
+                matches!(task.stage, Stage::Processing(on) | Stage::Queued(on) if on == id);
+            assert!(task.is_actor && (is_made || task.actor_on == Some(id)));
+        }
         if !worker.is_running {
             assert_eq!(worker.queued_count, 0);
         }

@@ -102,6 +102,9 @@ impl State {
 
     /// Adds the run time that a task is expected to have to the work of a worker.
     pub(super) fn expect(&mut self, id: TaskId, on: WorkerId) {
+        if self.tasks[id].is_actor {
+            self.add_actor(id, on);
+        }
         let expected = self.durations.of(&self.tasks[id].key);
         self.tasks[id].expected = expected;
         if let Some(worker) = self.workers.get_mut(&on) {
@@ -116,6 +119,9 @@ impl State {
     ///    dependencies that it lacks;
     /// 3. it has the fewest bytes in memory.
     ///
+    /// A task that is tried again after an error runs on another worker than before, if another is
+    /// among those with its dependencies, or those of which it may run on any.
+    ///
     /// Only running workers that meet the task's demands are considered; if there is none and the
     /// task allows other workers, all running workers are considered. Of many holders of a
     /// dependency, and of many workers that a task names, only [`MAX_COMPARED`] are compared.
@@ -127,6 +133,10 @@ impl State {
         if !group.has_worker() {
             return None;
         }
+        if task.is_actor {
+            return self.choose_for_actor(id, random);
+        }
+        let failed_on = self.retried.get(&id);
         let held = self.held(task, random);
         let mut needed = 0;
         if !held.is_empty() {
@@ -139,6 +149,7 @@ impl State {
                 let is_suitable = admits(*on, worker) && !self.has_returned(id, *on);
                 is_suitable.then(|| Candidate {
                     id: *on,
+                    has_failed: failed_on == Some(on),
                     start: worker.busy_seconds() + transfer_time(needed.saturating_sub(*held)),
                     nbytes: worker.nbytes,
                 })
@@ -163,11 +174,13 @@ impl State {
             let mut named = after.iter().chain(before);
             return named.find(|on| !returned.workers.contains(on)).copied();
         }
+        let failed_on = self.retried.get(&id);
         let named = some(&group.named, random);
         let candidates = named.filter_map(|on| {
             let worker = self.workers.get(on)?;
             Some(Candidate {
                 id: *on,
+                has_failed: failed_on == Some(on),
                 start: worker.busy_seconds(),
                 nbytes: worker.nbytes,
             })
@@ -186,8 +199,15 @@ impl State {
             });
         }
         let classes = some(&group.classes, random).map(|class| &self.classes[*class]);
-        let first = classes.filter_map(|class| class.by_start.first()).min();
-        first.map(|(_, on)| *on)
+        let failed_on = self.retried.get(&id);
+        let firsts = classes.flat_map(|class| {
+            let firsts = class
+                .by_start
+                .iter()
+                .take(1 + usize::from(failed_on.is_some()));
+            firsts.map(|(start, on)| (failed_on == Some(on), *start, *on))
+        });
+        firsts.min().map(|(.., on)| on)
     }
 
     /// Whether a running worker meets the demands of a task.
@@ -310,22 +330,25 @@ pub(super) fn transfer_time(nbytes: u128) -> f64 {
 /// A worker that may get a task.
 struct Candidate {
     id: WorkerId,
+    /// Whether the task has failed there before.
+    has_failed: bool,
     /// The time in which it can start the task, in seconds.
     start: f64,
     /// Its bytes in memory.
     nbytes: u128,
 }
 
-/// Picks the worker that can start a task first, then that with the fewest bytes in memory; at
-/// random among equals.
+/// Picks a worker on which the task has not failed, then the one that can start it first, then that
+/// with the fewest bytes in memory; at random among equals.
 fn pick(workers: impl Iterator<Item = Candidate>, mut random: u64) -> Option<WorkerId> {
     let mut best: Option<Candidate> = None;
     let mut equal_count = 1;
     for candidate in workers {
         step();
         let order = best.as_ref().map(|best| {
+            let failed = candidate.has_failed.cmp(&best.has_failed);
             let start = candidate.start.total_cmp(&best.start);
-            start.then(candidate.nbytes.cmp(&best.nbytes))
+            failed.then(start).then(candidate.nbytes.cmp(&best.nbytes))
         });
         match order {
             Some(core::cmp::Ordering::Greater) => {}

@@ -28,6 +28,8 @@ pub(super) struct Class {
     pub(super) with_room: BTreeSet<(Load, WorkerId)>,
     /// The members with a free thread and an empty queue.
     pub(super) idle: BTreeSet<WorkerId>,
+    /// All members, by the number of their actors.
+    pub(super) by_actors: BTreeSet<(usize, WorkerId)>,
 }
 
 /// When a worker can start another task; less is better.
@@ -59,6 +61,7 @@ pub(super) struct Places {
     pub(super) is_idle: bool,
     /// Whether it has more tasks than threads, or has tasks though it accepts none any more.
     pub(super) has_surplus: bool,
+    pub(super) actor_count: usize,
 }
 
 impl Places {
@@ -83,6 +86,7 @@ impl Places {
                 true => busy > threads,
                 false => busy > 0,
             },
+            actor_count: worker.actors.len(),
         }
     }
 }
@@ -111,6 +115,10 @@ impl State {
                 if let Some(load) = places.load {
                     class.with_room.insert((load, id));
                 }
+            }
+            if before.actor_count != places.actor_count {
+                class.by_actors.remove(&(before.actor_count, id));
+                class.by_actors.insert((places.actor_count, id));
             }
             match places.is_idle {
                 true => class.idle.insert(id),
@@ -144,6 +152,7 @@ impl State {
             let class = &mut self.classes[*class];
             class.members.insert(id);
             class.by_start.insert((places.start, id));
+            class.by_actors.insert((places.actor_count, id));
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.classes = classes;
@@ -165,6 +174,7 @@ impl State {
             let of_class = &mut self.classes[class];
             of_class.members.remove(&id);
             of_class.by_start.remove(&(places.start, id));
+            of_class.by_actors.remove(&(places.actor_count, id));
             if let Some(load) = places.load {
                 of_class.with_room.remove(&(load, id));
             }
@@ -194,6 +204,7 @@ impl State {
             by_start: BTreeSet::new(),
             with_room: BTreeSet::new(),
             idle: BTreeSet::new(),
+            by_actors: BTreeSet::new(),
         });
         self.class_ids.insert(key, class);
         self.add_class_to_groups(class);

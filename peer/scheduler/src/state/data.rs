@@ -141,8 +141,12 @@ impl State {
         self.set_stage(id, Stage::Memory);
         let task = &mut self.tasks[id];
         task.actor_on = task.is_actor.then_some(holder);
+        if task.is_actor {
+            self.add_actor(id, holder);
+        }
+        let task = &self.tasks[id];
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
-        let dependents = core::mem::take(&mut task.dependents);
+        let dependents = core::mem::take(&mut self.tasks[id].dependents);
         for client in clients {
             self.send_result(client, message.clone());
         }
@@ -239,6 +243,9 @@ impl State {
     /// Schedules the deletion of all copies of a result on workers.
     pub(super) fn delete(&mut self, id: TaskId) {
         self.replicas.count(id, 0);
+        if let Some(on) = self.tasks[id].actor_on {
+            self.remove_actor(id, on);
+        }
         let task = &mut self.tasks[id];
         task.actor_on = None;
         for holder in core::mem::take(&mut task.who_has) {

@@ -357,6 +357,8 @@ pub struct State {
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, Returned>,
+    /// The workers on which tasks have failed last that are tried again.
+    retried: BTreeMap<TaskId, WorkerId>,
     extensions: Extensions,
     replicas: Replicas,
     /// Actions of the current event.
@@ -487,6 +489,7 @@ impl State {
             closing: VecDeque::new(),
             pool: Pool::default(),
             returned: BTreeMap::new(),
+            retried: BTreeMap::new(),
             extensions: Extensions::new(policy.max_shared_len),
             replicas: Replicas::new(policy.replica_interval),
             actions: Vec::new(),

@@ -272,6 +272,8 @@ pub(super) struct Worker {
     pub(super) used: HashMap<String, f64>,
     pub(super) has: BTreeSet<TaskId>,
     pub(super) nbytes: u128,
+    /// The tasks whose actors the worker has or is to make.
+    pub(super) actors: BTreeSet<TaskId>,
     /// Tasks that were sent to the worker.
     pub(super) processing: BTreeSet<TaskId>,
     /// The running tasks that have left the thread pool (`secede`).

@@ -103,7 +103,7 @@ impl State {
         if !task.priority.is_root || !demands.workers.is_empty() || !demands.resources.is_empty() {
             return None;
         }
-        if self.returned.contains_key(&id) {
+        if task.is_actor || self.returned.contains_key(&id) || self.retried.contains_key(&id) {
             return None;
         }
         let mut inputs = task.dependencies.iter().map(|id| &self.tasks[*id]);

@@ -81,8 +81,10 @@ impl State {
             })
     }
 
-    /// Forgets which workers have given back a task. They may be asked again when it runs again.
+    /// Forgets which workers have given back a task, and on which it has failed. They may be asked
+    /// again when it runs again.
     pub(super) fn forget_returns(&mut self, id: TaskId) {
         self.returned.remove(&id);
+        self.retried.remove(&id);
     }
 }

@@ -20,16 +20,12 @@ impl State {
             Stage::Ready => task.shown,
             _ => stage.name(),
         };
-        let is_done = matches!(stage, Stage::Memory | Stage::Erred(_) | Stage::Released);
         task.stage = stage;
         let from = core::mem::replace(&mut task.shown, to);
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
             self.record(key, from, to);
-        }
-        if is_done {
-            self.forget_returns(id);
         }
     }
 
@@ -126,6 +122,7 @@ impl State {
                 if let Some(worker) = self.workers.get_mut(&on) {
                     worker.work.remove(task.expected);
                     self.dequeue(id, on);
+                    self.remove_actor(id, on);
                     self.todo.has_room.insert(on);
                 }
             }
@@ -139,6 +136,7 @@ impl State {
                     }
                     worker.give_resources(&run_spec.demands.resources);
                     self.processing_count -= 1;
+                    self.remove_actor(id, on);
                     self.todo.has_room.insert(on);
                     return Some(on);
                 }
@@ -151,6 +149,7 @@ impl State {
     /// Like [`unassign`](Self::unassign), and releases its dependencies.
     pub(super) fn deactivate(&mut self, id: TaskId) -> Option<WorkerId> {
         let on = self.unassign(id);
+        self.forget_returns(id);
         let task = &mut self.tasks[id];
         // Not recorded in the story: the caller sets the next stage.
         task.stage = Stage::Released;

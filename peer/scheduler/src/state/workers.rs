@@ -99,6 +99,7 @@ impl State {
             used: HashMap::new(),
             has: BTreeSet::new(),
             nbytes: 0,
+            actors: BTreeSet::new(),
             processing: BTreeSet::new(),
             long_running: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -461,6 +462,7 @@ impl State {
         let state = &mut self.tasks[task];
         if let Some(left) = state.retries.checked_sub(1) {
             state.retries = left;
+            self.retried.insert(task, id);
             self.unassign(task);
             self.make_ready(task);
         } else {

@@ -86,3 +86,54 @@ fn the_loss_of_a_handle_is_not_that_of_the_actor() {
     cluster.lose_worker(second);
     assert_eq!(statuses(&cluster)[0], Some(TaskState::Memory));
 }
+
+/// Submits tasks that make actors of one input.
+fn submit_many(cluster: &mut Cluster, client: ClientId, keys: &[&str], annotations: Value) {
+    let graph: Graph = keys.iter().map(|key| add(key, &["input"])).collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: keys.iter().copied().collect(),
+        actors: Actors::Wanted,
+        annotations: Some(annotations),
+        ..UpdateGraph::default()
+    };
+    cluster.send(client, message);
+}
+
+#[test]
+fn actors_are_placed_evenly() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let workers = [
+        "tcp://a:1",
+        "tcp://b:1",
+        "tcp://c:1",
+        "tcp://d:1",
+        "tcp://e:1",
+    ];
+    let workers = workers.map(|address| cluster.worker(address, 1));
+    cluster.scatter("me", "input", 1 << 20, &["tcp://b:1"]);
+    let keys = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    submit_many(&mut cluster, client, &keys, Value::None);
+    let mut counts = [0; 5];
+    while let Some((on, key)) = cluster.running.keys().next().cloned() {
+        cluster.finish(on, &key.to_string());
+        let index = workers.iter().position(|worker| *worker == on);
+        counts[index.expect("it has joined")] += 1;
+    }
+    assert_eq!(counts, [2; 5]);
+    // Those that are released do not count.
+    cluster.release(client, &keys);
+    cluster.pass(100);
+    let named = Value::dict([("workers", Value::list(["tcp://b:1", "tcp://d:1"]))]);
+    submit_many(&mut cluster, client, &["x", "y"], named);
+    let places: BTreeSet<WorkerId> = cluster.running.keys().map(|(on, _)| *on).collect();
+    assert_eq!(places, BTreeSet::from([workers[1], workers[3]]));
+    // An idle worker takes none over.
+    cluster.lose_worker(workers[3]);
+    let named = Value::dict([("workers", Value::list(["tcp://b:1", "tcp://d:1"]))]);
+    submit_many(&mut cluster, client, &["z"], named);
+    cluster.worker("tcp://d:1", 1);
+    cluster.pass(600);
+    assert_eq!(cluster.state.workers[&workers[1]].actors.len(), 3);
+}

@@ -77,6 +77,41 @@ fn retries_tasks_with_retries() {
 }
 
 #[test]
+fn a_retry_runs_on_another_worker() {
+    let mut cluster = Cluster::new();
+    let one = cluster.worker("tcp://a:1", 1);
+    let two = cluster.worker("tcp://b:1", 1);
+    let client = cluster.client("me");
+    let named = ("workers", Value::list(["tcp://a:1", "tcp://b:1"]));
+    let retries = ("retries", Value::from(3));
+    // The second worker has more data, so that the first would be chosen again.
+    cluster.scatter("me", "data", 1 << 20, &["tcp://b:1"]);
+    for annotations in [&[retries.clone()][..], &[retries.clone(), named]] {
+        cluster.submit_with(client, [add("x", &[])], &["x"], annotations);
+        let first = cluster.assigned_to("x").expect("a worker is idle");
+        let other = if first == one { two } else { one };
+        for on in [first, other, first, other] {
+            assert_eq!(cluster.assigned_to("x"), Some(on));
+            cluster.err(on, "x", "boom");
+        }
+        cluster.release(client, &["x"]);
+    }
+    // Unless only that has the inputs.
+    let tasks = [add("y", &["data"])];
+    cluster.submit_with(client, tasks, &["y"], core::slice::from_ref(&retries));
+    cluster.err(two, "y", "boom");
+    assert_eq!(cluster.assigned_to("y"), Some(two));
+    cluster.finish(two, "y");
+    // A later run has no memory of the first.
+    assert!(cluster.state.retried.is_empty());
+    // Unless there is no other worker.
+    cluster.lose_worker(one);
+    cluster.submit_with(client, [add("z", &[])], &["z"], &[retries]);
+    cluster.err(two, "z", "boom");
+    assert_eq!(cluster.assigned_to("z"), Some(two));
+}
+
+#[test]
 fn retries_failed_tasks_on_request() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
