@@ -8,6 +8,7 @@
 //! | [`Key`] | keys of tasks and of their results |
 //! | [`graph`] | tasks and graphs, and their form in pickles |
 //! | [`protocol`] | the messages of all roles, typed |
+//! | [`quantity`] | sizes and durations in settings and arguments |
 //! | [`RemoteError`] | exceptions, read without executing Python |
 //! | [`release`], [`dialect`] | releases of Dask, and the differences between their messages |
 //! | [`memory`] | the available memory, and limits that follow from it |
@@ -20,6 +21,7 @@ pub mod graph;
 #[doc(hidden)]
 pub mod key;
 pub mod protocol;
+pub mod quantity;
 pub mod release;
 
 #[doc(inline)]

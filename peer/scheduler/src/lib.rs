@@ -15,7 +15,6 @@
 //! enable transports and events for `tracing`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod duration;
 mod error;
 mod event;
 mod extensions;

@@ -18,8 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{FromClient, Request};
-
-use crate::duration::seconds;
+use daskwire_messages::quantity::seconds_of;
 
 mod context;
 mod datasets;
@@ -200,7 +199,7 @@ impl Extensions {
 
     fn deadline(&self, request: &Request) -> Option<Duration> {
         let timeout = match request {
-            Request::VariableSet(request) => request.timeout.as_ref().and_then(seconds),
+            Request::VariableSet(request) => request.timeout.as_ref().and_then(seconds_of),
             Request::VariableGet(request) => request.timeout,
             Request::EventWait(request) => request.timeout,
             Request::QueuePut(request) => request.timeout,

@@ -8,6 +8,7 @@ use daskwire_messages::protocol::{
     AddReplicas, Broadcast, ClusterState, GetCallStack, GetMetadata, GetProfile, Keys, Proxy,
     Request, SetMetadata, SetResources, SetRestrictions, TaskStream, Unknown,
 };
+use daskwire_messages::quantity::duration_of;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::channel::Channel;
@@ -15,7 +16,6 @@ use daskwire_rpc::channel::Channel;
 use super::log::Wanted;
 use super::reply::{Reply, refused};
 use super::{Shared, profile};
-use crate::duration::duration;
 use crate::state::{Event, MetadataError, RecordRange, State, WorkerId, names};
 
 /// Ops that only a scheduler in Python can serve, and why.
@@ -403,7 +403,7 @@ impl Shared {
             let time = time.as_ref()?;
             match time {
                 Value::Str(_) => {
-                    let ago = duration(time)?;
+                    let ago = duration_of(time)?;
                     Some(now.saturating_sub(ago).as_secs_f64())
                 }
                 number => f64::try_from(number.clone()).ok(),

@@ -8,6 +8,7 @@ use daskwire_messages::protocol::{
     Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
     ReplyStatus, Request, Unknown, WorkerNames,
 };
+use daskwire_messages::quantity::seconds_of;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::channel::{Channel, Ends};
 use daskwire_rpc::event;
@@ -19,7 +20,6 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::duration::seconds;
 use crate::extensions;
 use crate::state::Event;
 use crate::state::unknown::UnknownOps;
@@ -239,7 +239,7 @@ impl Shared {
             Request::RetireWorkers(request) => self.retire(request).await,
             Request::WorkersToClose(request) => self.to_close(&request),
             Request::AdaptiveTarget(request) => {
-                let duration = request.target_duration.as_ref().and_then(seconds);
+                let duration = request.target_duration.as_ref().and_then(seconds_of);
                 let count = self.inspect(|state| state.desired_worker_count(duration));
                 Reply::Value(Value::from(count))
             }

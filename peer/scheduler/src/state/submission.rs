@@ -11,10 +11,9 @@ use std::sync::Arc;
 use daskwire_messages::exception::exception;
 use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
 use daskwire_messages::protocol::{Actors, UpdateGraph};
+use daskwire_messages::quantity::duration_of;
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
-
-use crate::duration::duration;
 
 /// A submitted graph: tasks and their dependencies, in an order in which they can
 /// run.
@@ -261,7 +260,7 @@ impl Submission {
         let keys = message.keys.0;
         let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
             let is_timeout = name.as_str() == Some("fifo_timeout");
-            is_timeout.then(|| duration(value)).flatten()
+            is_timeout.then(|| duration_of(value)).flatten()
         });
         let tasks = Annotations::read(message.annotations, message.user_priority)
             .and_then(|annotations| {

@@ -2,74 +2,17 @@
 
 use std::time::Duration;
 
-/// Units of durations in seconds. The long names may have a plural s.
-const DURATIONS: [(&str, &str, f64); 8] = [
-    ("s", "second", 1.0),
-    ("ms", "millisecond", 1e-3),
-    ("us", "microsecond", 1e-6),
-    ("ns", "nanosecond", 1e-9),
-    ("m", "minute", 60.0),
-    ("h", "hour", 3600.0),
-    ("d", "day", 86_400.0),
-    ("w", "week", 604_800.0),
-];
-
-/// Splits a quantity into a number and the unit in lower case. The number is 1 if only
-/// a unit is given.
-fn parts(input: &str) -> Option<(f64, String)> {
-    let input: String = input.split_whitespace().collect();
-    let number = input.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = input[number.len()..].to_lowercase();
-    let number = match number {
-        "" if unit.is_empty() => return None,
-        "" => 1.0,
-        number => number.parse::<f64>().ok()?,
-    };
-    Some((number, unit)).filter(|(number, _)| number.is_finite() && *number >= 0.0)
-}
+use daskwire_messages::quantity;
 
 /// Parses a size: `500MB`, `4GiB`, `1e9`.
 pub(super) fn size(input: &str) -> Result<u64, String> {
-    let size = parts(input).and_then(|(number, unit)| {
-        // The B of bytes is optional.
-        let unit = unit.strip_suffix('b').unwrap_or(&unit);
-        let (base, letter) = match unit.strip_suffix('i') {
-            Some(letter) => (1024.0_f64, letter),
-            None => (1000.0, unit),
-        };
-        let power = match letter {
-            "" if base < 1024.0 => 0,
-            "k" => 1,
-            "m" => 2,
-            "g" => 3,
-            "t" => 4,
-            "p" => 5,
-            _ => return None,
-        };
-        Some(number * base.powi(power))
-    });
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it is positive, and casts saturate"
-    )]
-    size.map(|size| size as u64)
-        .ok_or_else(|| "expected a size such as 4GiB or 500MB".to_owned())
+    quantity::size(input).ok_or_else(|| "expected a size such as 4GiB or 500MB".to_owned())
 }
 
 /// Parses a duration: `30`, `1.5 minutes`, `200ms`.
 pub(crate) fn duration(input: &str) -> Result<Duration, String> {
-    let duration = parts(input).and_then(|(number, unit)| {
-        let is_unit = |(short, long, _): &&(&str, &str, f64)| {
-            unit == *short || unit.strip_suffix('s').unwrap_or(&unit) == *long
-        };
-        let factor = match unit.as_str() {
-            "" => 1.0,
-            _ => DURATIONS.iter().find(is_unit)?.2,
-        };
-        Duration::try_from_secs_f64(number * factor).ok()
-    });
-    duration.ok_or_else(|| "expected a duration such as 60s or 5 minutes".to_owned())
+    quantity::duration(input)
+        .ok_or_else(|| "expected a duration such as 60s or 5 minutes".to_owned())
 }
 
 /// The value of `--memory-limit`.
@@ -130,50 +73,6 @@ pub(super) fn resources(input: &str) -> Result<Vec<(String, f64)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_as_dask_reads_them() {
-        for (input, len) in [
-            ("1", 1),
-            ("0", 0),
-            ("500MB", 500_000_000),
-            ("100M", 100_000_000),
-            ("4GiB", 4 << 30),
-            ("1.5 kib", 1536),
-            ("2Gi", 2 << 30),
-            ("1e9", 1_000_000_000),
-            ("1e6 kB", 1_000_000_000),
-            ("MB", 1_000_000),
-        ] {
-            assert_eq!(size(input), Ok(len), "{input}");
-        }
-        for input in ["", "-1", "4 apples", "nan", "inf", "4i"] {
-            assert!(size(input).is_err(), "{input}");
-        }
-    }
-
-    #[test]
-    fn durations_are_as_dask_reads_them() {
-        for (input, seconds) in [
-            ("3", 3.0),
-            ("3.5 seconds", 3.5),
-            ("300ms", 0.3),
-            ("5 minutes", 300.0),
-            ("1h", 3600.0),
-            ("2 Days", 172_800.0),
-            ("minute", 60.0),
-            ("0 seconds", 0.0),
-        ] {
-            assert_eq!(
-                duration(input),
-                Ok(Duration::from_secs_f64(seconds)),
-                "{input}"
-            );
-        }
-        for input in ["", "-1", "5 parsecs", "s5"] {
-            assert!(duration(input).is_err(), "{input}");
-        }
-    }
 
     #[test]
     fn memory_limits_are_fractions_up_to_one() {
