@@ -144,6 +144,7 @@ fn every_published_package_has_a_page_with_an_example() {
         "peer/client",
         "peer/store",
         "peer/worker",
+        "peer/extensions",
         "peer/cli",
     ];
     for package in packages {

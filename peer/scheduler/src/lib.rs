@@ -17,7 +17,6 @@
 
 mod error;
 mod event;
-mod extensions;
 mod notice;
 mod server;
 pub mod state;

@@ -20,7 +20,6 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::extensions;
 use crate::state::Event;
 use crate::state::unknown::UnknownOps;
 use crate::{LeaveReason, Notice};
@@ -77,7 +76,7 @@ impl Shared {
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
                 }
-                Ok(request) if extensions::is_shared(&request) => {
+                Ok(request) if daskwire_extensions::is_shared(&request) => {
                     let pending = pending.insert(self.request(request));
                     match pending.reply(&mut channel.receiver, &mut next).await {
                         Ok(reply) => reply,

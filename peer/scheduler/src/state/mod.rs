@@ -120,12 +120,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use daskwire_extensions::Extensions;
+pub use daskwire_extensions::{RequestId, RequestRefusal};
 use daskwire_messages::Key;
 use daskwire_messages::protocol::Keys;
 use daskwire_rpc::story::{Stimulus, Story};
 
-use super::extensions::Extensions;
-pub use super::extensions::{RequestId, RequestRefusal};
 use super::{LeaveReason, LeftTasks, Notice};
 use crate::step;
 use classes::{Class, ClassId};

@@ -1,17 +1,17 @@
 //! Requests that the state replies to, at once or later.
 
+use daskwire_extensions::{Answer, Effect, Record, RequestId, task_of};
 use daskwire_messages::Value;
 use daskwire_messages::protocol::{FromClient, Request};
 
 use super::model::Stage;
 use super::{Action, ClientId, State};
-use crate::extensions::{self, Answer, Effect, Record, RequestId};
 
 impl State {
     /// Handles a request.
     pub(super) fn request(&mut self, id: RequestId, request: Request) {
         self.extensions.advance(self.now);
-        let unknown = extensions::task_of(&request);
+        let unknown = task_of(&request);
         let unknown = unknown.filter(|key| !self.by_key.contains_key(*key));
         match unknown.cloned() {
             Some(key) => self.extensions.await_task(id, key, request),

@@ -23,7 +23,7 @@ pub enum RequestRefusal {
     },
     /// The objects take all the memory that they may.
     Full {
-        /// The limit in bytes, [`Policy::max_shared_len`](crate::Policy::max_shared_len).
+        /// The limit in bytes, see [`Extensions::new`](crate::Extensions::new).
         limit: usize,
     },
     /// No object has this name.
@@ -59,7 +59,7 @@ pub enum RequestRefusal {
         /// The message of the exception.
         message: String,
     },
-    /// The request is not one that the state replies to.
+    /// The request is not about shared objects.
     Unsupported {
         /// The op of the request.
         op: String,
@@ -71,12 +71,12 @@ impl RequestRefusal {
         Self::Unsupported { op: op.to_owned() }
     }
 
-    pub(super) const fn wrong_type(message: String) -> Self {
+    pub(crate) const fn wrong_type(message: String) -> Self {
         let class = "TypeError";
         Self::Argument { class, message }
     }
 
-    pub(super) const fn wrong_value(message: String) -> Self {
+    pub(crate) const fn wrong_value(message: String) -> Self {
         let class = "ValueError";
         Self::Argument { class, message }
     }

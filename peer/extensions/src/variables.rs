@@ -10,7 +10,7 @@ use super::{RequestId, RequestRefusal};
 
 /// The variables by their names.
 #[derive(Debug, Default)]
-pub(super) struct Variables(HashMap<Key, Variable>);
+pub(crate) struct Variables(HashMap<Key, Variable>);
 
 /// A variable that is set, is waited for, or has futures that are not confirmed.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ fn holder(name: &Key) -> String {
 }
 
 impl Variables {
-    pub(super) fn set(&mut self, context: &mut Context, id: RequestId, name: Key, record: Record) {
+    pub(crate) fn set(&mut self, context: &mut Context, id: RequestId, name: Key, record: Record) {
         let result = self.try_set(context, &name, record);
         let is_set = result.is_ok();
         context.reply(id, result.map(|()| Answer::Value(().into())));
@@ -94,7 +94,7 @@ impl Variables {
         }
     }
 
-    pub(super) fn get(
+    pub(crate) fn get(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -147,7 +147,7 @@ impl Variables {
     }
 
     /// Ends a read: it is confirmed, or its reader has gone.
-    pub(super) fn end_read(&mut self, context: &mut Context, name: &Key, token: u64) {
+    pub(crate) fn end_read(&mut self, context: &mut Context, name: &Key, token: u64) {
         let Some(variable) = self.0.get_mut(name) else {
             return;
         };
@@ -167,7 +167,7 @@ impl Variables {
     }
 
     /// Forgets a request whose wait has ended.
-    pub(super) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         if let Some(variable) = self.0.get_mut(name) {
             variable.readers.remove(&id);
             self.remove_unused(context, name);
@@ -175,7 +175,7 @@ impl Variables {
     }
 
     /// Unsets a variable. Requests that wait for it continue to wait.
-    pub(super) fn delete(&mut self, context: &mut Context, name: &Key) {
+    pub(crate) fn delete(&mut self, context: &mut Context, name: &Key) {
         let variable = self.0.get_mut(name);
         if let Some(old) = variable.and_then(|variable| variable.record.take()) {
             self.discard(context, name, &old);
@@ -197,7 +197,7 @@ impl Variables {
     /// The memory that all variables count, and their numbers of waiting requests, timers and
     /// holders. Panics if a variable is inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, variable) in &self.0 {
             cost += cost_of(name) + variable.record.as_ref().map_or(0, Record::cost);

@@ -11,7 +11,7 @@ use super::context::{Answer, Awaited, Context, HANDOVER, Timer, TimerId, cost_of
 use super::{RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
-pub(super) struct Datasets {
+pub(crate) struct Datasets {
     by_name: BTreeMap<Key, Dataset>,
     /// The messages on streams that were received before the requests with their ids.
     flushed: HashMap<Key, TimerId>,
@@ -43,7 +43,7 @@ fn holder(name: &Key) -> String {
 
 impl Datasets {
     /// Handles a request that follows a message on the client's stream.
-    pub(super) fn request(&mut self, context: &mut Context, id: RequestId, request: Request) {
+    pub(crate) fn request(&mut self, context: &mut Context, id: RequestId, request: Request) {
         let uid = match &request {
             Request::PublishPut(request) => request.uid.clone(),
             Request::PublishDelete(request) => request.uid.clone(),
@@ -68,7 +68,7 @@ impl Datasets {
     }
 
     /// Handles the message on a client's stream that a request follows.
-    pub(super) fn flush(&mut self, context: &mut Context, uid: Key) {
+    pub(crate) fn flush(&mut self, context: &mut Context, uid: Key) {
         if let Some(waiters) = self.waiters.remove(&uid) {
             for id in waiters {
                 if let Some((Awaited::Flush { request, .. }, _)) = context.end_wait(id) {
@@ -84,14 +84,14 @@ impl Datasets {
     }
 
     /// Forgets a message whose request has not come.
-    pub(super) fn forget_flush(&mut self, context: &mut Context, uid: &Key) {
+    pub(crate) fn forget_flush(&mut self, context: &mut Context, uid: &Key) {
         if self.flushed.remove(uid).is_some() {
             context.refund(cost_of(uid));
         }
     }
 
     /// Forgets a request whose wait has ended.
-    pub(super) fn leave(&mut self, id: RequestId, uid: &Key) {
+    pub(crate) fn leave(&mut self, id: RequestId, uid: &Key) {
         if let Some(waiters) = self.waiters.get_mut(uid) {
             waiters.remove(&id);
             if waiters.is_empty() {
@@ -163,7 +163,7 @@ impl Datasets {
 
     /// The memory that all datasets count. Panics if they are inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         for (uid, waiters) in &self.waiters {
             assert!(!waiters.is_empty() && !self.flushed.contains_key(uid));
             for waiter in waiters {

@@ -13,25 +13,37 @@ const ENTRY: usize = 256;
 
 /// Time in which a client confirms that it holds a future that it was sent. After that, the
 /// client is assumed to have ended.
-pub(super) const HANDOVER: Duration = Duration::from_secs(300);
+pub(crate) const HANDOVER: Duration = Duration::from_secs(300);
 
-/// What the state has to do for the extensions, in order.
+/// What the scheduler has to do, in order.
 #[derive(Debug)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// Reply to a request.
     Reply(RequestId, Result<Answer, RequestRefusal>),
-    /// Let a client without a stream hold the result of a task.
-    Hold { holder: String, key: Key },
-    /// End that.
-    Release { holder: String, key: Key },
+    /// Keep the result of a task for a holder, as if a client of that name wanted it.
+    Hold {
+        /// The name of the holder, such as `variable-x`.
+        holder: String,
+        /// The key of the task.
+        key: Key,
+    },
+    /// End an earlier `Hold`.
+    Release {
+        /// The name of the holder.
+        holder: String,
+        /// The key of the task.
+        key: Key,
+    },
 }
 
 /// The content of a reply.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// The reply as it is.
     Value(Value),
-    /// A shared value. A future is completed with the state of its task.
+    /// A shared value. The scheduler adds the state of the task to a future.
     Record(Record),
+    /// Several shared values.
     Records(Vec<Record>),
     /// A value of a variable, with the token by which a future is confirmed.
     Read(Record, u64),
@@ -39,14 +51,15 @@ pub(crate) enum Answer {
 
 /// A value that clients share.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Record {
+pub enum Record {
     /// The result of a task.
     Future(Key),
+    /// Data of the client.
     Data(Value),
 }
 
 impl Record {
-    pub(super) fn new(key: Option<Key>, data: Option<Value>) -> Self {
+    pub(crate) fn new(key: Option<Key>, data: Option<Value>) -> Self {
         match key {
             Some(key) => Self::Future(key),
             None => Self::Data(data.unwrap_or_default()),
@@ -54,14 +67,14 @@ impl Record {
     }
 
     /// The key of the task, for a future.
-    pub(super) const fn key(&self) -> Option<&Key> {
+    pub(crate) const fn key(&self) -> Option<&Key> {
         match self {
             Self::Future(key) => Some(key),
             Self::Data(_) => None,
         }
     }
 
-    pub(super) fn cost(&self) -> usize {
+    pub(crate) fn cost(&self) -> usize {
         ENTRY
             + match self {
                 Self::Future(key) => key.heap_len(),
@@ -71,13 +84,13 @@ impl Record {
 }
 
 /// The bytes that an entry with a name counts.
-pub(super) fn cost_of(name: &Key) -> usize {
+pub(crate) fn cost_of(name: &Key) -> usize {
     ENTRY + name.heap_len()
 }
 
 /// The event that a request waits for.
 #[derive(Debug)]
-pub(super) enum Awaited {
+pub(crate) enum Awaited {
     /// The task of the request.
     Task { key: Key, request: Box<Request> },
     /// A variable to be set.
@@ -111,7 +124,7 @@ impl Awaited {
     }
 
     /// The reply to a request that has waited until its time-out.
-    pub(super) fn too_late(self) -> Result<Answer, RequestRefusal> {
+    pub(crate) fn too_late(self) -> Result<Answer, RequestRefusal> {
         let (what, name) = match self {
             Self::Task { key, .. } => return Err(RequestRefusal::UnknownTask { key }),
             Self::Event { .. } | Self::Lease { .. } | Self::Locks { .. } => {
@@ -135,11 +148,11 @@ struct Wait {
 
 /// The time of a timer, and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TimerId(Duration, u64);
+pub(crate) struct TimerId(Duration, u64);
 
 /// What happens when a timer ends.
 #[derive(Debug)]
-pub(super) enum Timer {
+pub(crate) enum Timer {
     /// The time-out of a request.
     Request(RequestId),
     /// A future of a variable that was read was not confirmed.
@@ -154,7 +167,7 @@ pub(super) enum Timer {
 
 /// What a reply has handed over, and is taken back if the reply does not reach its client.
 #[derive(Debug)]
-pub(super) enum Handed {
+pub(crate) enum Handed {
     /// A future of a variable.
     Read {
         name: Key,
@@ -175,8 +188,8 @@ pub(super) enum Handed {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Context {
-    pub(super) now: Duration,
+pub(crate) struct Context {
+    pub(crate) now: Duration,
     /// Memory of all entries, in bytes.
     used: usize,
     max_len: usize,
@@ -184,11 +197,11 @@ pub(super) struct Context {
     timer_count: u64,
     waits: BTreeMap<RequestId, Wait>,
     handed: BTreeMap<RequestId, Handed>,
-    pub(super) effects: Vec<Effect>,
+    pub(crate) effects: Vec<Effect>,
 }
 
 impl Context {
-    pub(super) fn new(max_len: usize) -> Self {
+    pub(crate) fn new(max_len: usize) -> Self {
         Self {
             max_len,
             ..Self::default()
@@ -196,7 +209,7 @@ impl Context {
     }
 
     /// Counts memory of an entry, or refuses the request that needs it.
-    pub(super) fn charge(&mut self, cost: usize) -> Result<(), RequestRefusal> {
+    pub(crate) fn charge(&mut self, cost: usize) -> Result<(), RequestRefusal> {
         let used = self.used.saturating_add(cost);
         if used > self.max_len {
             return Err(RequestRefusal::Full {
@@ -207,47 +220,47 @@ impl Context {
         Ok(())
     }
 
-    pub(super) fn refund(&mut self, cost: usize) {
+    pub(crate) fn refund(&mut self, cost: usize) {
         self.used -= cost;
     }
 
-    pub(super) fn start_timer(&mut self, at: Duration, timer: Timer) -> TimerId {
+    pub(crate) fn start_timer(&mut self, at: Duration, timer: Timer) -> TimerId {
         self.timer_count += 1;
         let id = TimerId(at, self.timer_count);
         self.timers.insert(id, timer);
         id
     }
 
-    pub(super) fn stop_timer(&mut self, id: TimerId) {
+    pub(crate) fn stop_timer(&mut self, id: TimerId) {
         self.timers.remove(&id);
     }
 
     /// The next timer that has ended.
-    pub(super) fn next_timer(&mut self) -> Option<Timer> {
+    pub(crate) fn next_timer(&mut self) -> Option<Timer> {
         let first = self.timers.first_entry()?;
         (first.key().0 <= self.now).then(|| first.remove())
     }
 
-    pub(super) fn reply(&mut self, id: RequestId, reply: Result<Answer, RequestRefusal>) {
+    pub(crate) fn reply(&mut self, id: RequestId, reply: Result<Answer, RequestRefusal>) {
         self.effects.push(Effect::Reply(id, reply));
     }
 
-    pub(super) fn reply_value(&mut self, id: RequestId, value: impl Into<Value>) {
+    pub(crate) fn reply_value(&mut self, id: RequestId, value: impl Into<Value>) {
         self.reply(id, Ok(Answer::Value(value.into())));
     }
 
-    pub(super) fn hold(&mut self, holder: String, key: &Key) {
+    pub(crate) fn hold(&mut self, holder: String, key: &Key) {
         let key = key.clone();
         self.effects.push(Effect::Hold { holder, key });
     }
 
-    pub(super) fn release(&mut self, holder: String, key: &Key) {
+    pub(crate) fn release(&mut self, holder: String, key: &Key) {
         let key = key.clone();
         self.effects.push(Effect::Release { holder, key });
     }
 
     /// The end of a time-out in seconds that begins now; `None` for one that never ends.
-    pub(super) fn deadline(&self, timeout: Option<f64>) -> Option<Duration> {
+    pub(crate) fn deadline(&self, timeout: Option<f64>) -> Option<Duration> {
         let timeout = timeout?.max(0.0);
         let timeout = Duration::try_from_secs_f64(timeout).ok()?;
         self.now.checked_add(timeout)
@@ -255,7 +268,7 @@ impl Context {
 
     /// Lets a request wait. If the deadline has passed or memory is short, replies instead, and
     /// returns false.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         id: RequestId,
         awaited: Awaited,
@@ -282,7 +295,7 @@ impl Context {
 
     /// Ends the wait of a request. Returns what it has waited for, and its deadline; `None` if it
     /// does not wait.
-    pub(super) fn end_wait(&mut self, id: RequestId) -> Option<(Awaited, Option<Duration>)> {
+    pub(crate) fn end_wait(&mut self, id: RequestId) -> Option<(Awaited, Option<Duration>)> {
         let wait = self.waits.remove(&id)?;
         if let Some(timer) = wait.timer {
             self.stop_timer(timer);
@@ -291,40 +304,40 @@ impl Context {
         Some((wait.awaited, wait.timer.map(|timer| timer.0)))
     }
 
-    pub(super) fn waiting_count(&self) -> usize {
+    pub(crate) fn waiting_count(&self) -> usize {
         self.waits.len()
     }
 
     /// Keeps what a reply hands over until the reply has reached its client.
-    pub(super) fn hand_over(&mut self, id: RequestId, handed: Handed) {
+    pub(crate) fn hand_over(&mut self, id: RequestId, handed: Handed) {
         self.handed.insert(id, handed);
     }
 
     /// Returns what was kept of a reply.
-    pub(super) fn end_handover(&mut self, id: RequestId) -> Option<Handed> {
+    pub(crate) fn end_handover(&mut self, id: RequestId) -> Option<Handed> {
         self.handed.remove(&id)
     }
 
     /// What a request waits for.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn awaited(&self, id: RequestId) -> Option<&Awaited> {
+    pub(crate) fn awaited(&self, id: RequestId) -> Option<&Awaited> {
         self.waits.get(&id).map(|wait| &wait.awaited)
     }
 
     #[cfg(test)]
-    pub(super) const fn used(&self) -> usize {
+    pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn has_timer(&self, id: TimerId) -> bool {
+    pub(crate) fn has_timer(&self, id: TimerId) -> bool {
         self.timers.contains_key(&id)
     }
 
     /// Panics if the memory that is counted is not that of the waits and of the objects, which take
     /// `cost` bytes.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, cost: usize) {
+    pub(crate) fn check(&self, cost: usize) {
         let waits: usize = self.waits.values().map(|wait| wait.cost).sum();
         let handed = self.handed.values().flat_map(|handed| match handed {
             Handed::Items { values, .. } => &values[..],

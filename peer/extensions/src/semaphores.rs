@@ -9,7 +9,7 @@ use super::context::{Answer, Awaited, Context, Handed, Timer, TimerId, cost_of};
 use super::{RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
-pub(super) struct Semaphores(HashMap<Key, Semaphore>);
+pub(crate) struct Semaphores(HashMap<Key, Semaphore>);
 
 #[derive(Debug)]
 struct Semaphore {
@@ -88,7 +88,7 @@ fn missing(name: &Key) -> RequestRefusal {
 }
 
 impl Semaphores {
-    pub(super) fn register(
+    pub(crate) fn register(
         &mut self,
         context: &mut Context,
         name: Key,
@@ -120,7 +120,7 @@ impl Semaphores {
         }
     }
 
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -145,7 +145,7 @@ impl Semaphores {
     }
 
     /// Ends a lease. Without it, nothing happens.
-    pub(super) fn release(&mut self, context: &mut Context, name: &Key, lease_id: &Key) {
+    pub(crate) fn release(&mut self, context: &mut Context, name: &Key, lease_id: &Key) {
         if let Some(semaphore) = self.0.get_mut(name)
             && let Some(lease) = semaphore.leases.remove(lease_id)
         {
@@ -158,7 +158,7 @@ impl Semaphores {
     }
 
     /// Ends a lease whose client has not got the reply, unless it has repeated the request.
-    pub(super) fn take_back(
+    pub(crate) fn take_back(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -173,7 +173,7 @@ impl Semaphores {
     }
 
     /// Prolongs leases. One that has ended exists again: its holder has not noticed the end.
-    pub(super) fn refresh(
+    pub(crate) fn refresh(
         &mut self,
         context: &mut Context,
         name: &Key,
@@ -188,7 +188,7 @@ impl Semaphores {
     }
 
     /// Deletes a semaphore. Requests that wait for it are refused.
-    pub(super) fn close(&mut self, context: &mut Context, name: &Key) {
+    pub(crate) fn close(&mut self, context: &mut Context, name: &Key) {
         let Some(semaphore) = self.0.remove(name) else {
             return;
         };
@@ -205,14 +205,14 @@ impl Semaphores {
         }
     }
 
-    pub(super) fn lease_count(&self, name: &Key) -> usize {
+    pub(crate) fn lease_count(&self, name: &Key) -> usize {
         self.0
             .get(name)
             .map_or(0, |semaphore| semaphore.leases.len())
     }
 
     /// Forgets a request whose wait has ended.
-    pub(super) fn leave(&mut self, id: RequestId, name: &Key) {
+    pub(crate) fn leave(&mut self, id: RequestId, name: &Key) {
         if let Some(semaphore) = self.0.get_mut(name) {
             semaphore.waiters.remove(&id);
         }
@@ -220,7 +220,7 @@ impl Semaphores {
 
     /// The memory that all semaphores count. Panics if one is inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, semaphore) in &self.0 {
             cost += cost_of(name);

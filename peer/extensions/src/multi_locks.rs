@@ -9,7 +9,7 @@ use super::context::{Answer, Awaited, Context, Handed, cost_of};
 use super::{RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
-pub(super) struct MultiLocks {
+pub(crate) struct MultiLocks {
     /// The holders of each lock and those that wait for it, in the order of their requests. The
     /// first has the lock. Since a request waits for all its locks from the same time on, no two
     /// wait for each other.
@@ -27,7 +27,7 @@ struct Holder {
 }
 
 impl MultiLocks {
-    pub(super) fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -104,7 +104,7 @@ impl MultiLocks {
         context.reply_value(id, true);
     }
 
-    pub(super) fn release(
+    pub(crate) fn release(
         &mut self,
         context: &mut Context,
         holder: &Key,
@@ -120,7 +120,7 @@ impl MultiLocks {
 
     /// Removes a holder, whether it has its locks or waits for them. Returns false if it does not
     /// exist.
-    pub(super) fn remove(&mut self, context: &mut Context, holder: &Key) -> bool {
+    pub(crate) fn remove(&mut self, context: &mut Context, holder: &Key) -> bool {
         let Some(request) = self.holders.remove(holder) else {
             return false;
         };
@@ -150,7 +150,7 @@ impl MultiLocks {
 
     /// The memory that all locks count. Panics if a lock is inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, holder) in &self.holders {
             cost += cost_of(name) + holder.locks.iter().map(cost_of).sum::<usize>();

@@ -1,17 +1,18 @@
-//! Objects that clients share by name, Dask's extensions of the scheduler.
+//! What clients of a Dask scheduler share by name: variables, queues, events, semaphores,
+//! locks, multi-locks and datasets, which are extensions of Dask's scheduler.
 //!
 //! Each kind of object is a state machine of its own, below [`Extensions`]. None does I/O, has a
-//! clock, or knows tasks: the state tells them which tasks are known, and executes their
+//! clock, or knows tasks: the scheduler tells them which tasks are known, and executes their
 //! [`Effect`]s.
 //!
 //! * Requests wait in the order of their ids, which is that of their arrival.
 //! * What a reply hands over, such as a value of a queue, is kept until the reply has been sent,
 //!   and is taken back if the client has gone.
 //! * The memory of all objects, values and waiting requests is limited by
-//!   [`Policy::max_shared_len`](crate::Policy::max_shared_len). A request that needs more is
-//!   refused.
+//!   [`Extensions::new`]. A request that needs more is refused.
 //! * The cost of a request does not depend on the number of objects, except for lists of them and
 //!   logarithms.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};
@@ -29,7 +30,7 @@ mod queues;
 mod semaphores;
 mod variables;
 
-pub(crate) use context::{Answer, Effect, Record};
+pub use context::{Answer, Effect, Record};
 use context::{Awaited, Context, Handed, Timer};
 use datasets::Datasets;
 pub use error::RequestRefusal;
@@ -39,14 +40,14 @@ use queues::Queues;
 use semaphores::Semaphores;
 use variables::Variables;
 
-/// The id of a request that the state replies to. The caller chooses the ids in ascending order,
+/// The id of a request for which an [`Effect::Reply`] comes. The caller chooses the ids in ascending order,
 /// and must not reuse any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// The shared objects of all kinds.
 #[derive(Debug)]
-pub(crate) struct Extensions {
+pub struct Extensions {
     context: Context,
     /// The requests that wait for tasks that are not known.
     by_task: HashMap<Key, BTreeSet<RequestId>>,
@@ -60,8 +61,8 @@ pub(crate) struct Extensions {
     datasets: Datasets,
 }
 
-/// Whether a request is about shared objects, so that the state replies to it.
-pub(crate) const fn is_shared(request: &Request) -> bool {
+/// Whether a request is about shared objects, so that [`Extensions::request`] replies to it.
+pub const fn is_shared(request: &Request) -> bool {
     matches!(
         request,
         Request::VariableSet(_)
@@ -90,7 +91,7 @@ pub(crate) const fn is_shared(request: &Request) -> bool {
 }
 
 /// The task of the future in a request.
-pub(crate) const fn task_of(request: &Request) -> Option<&Key> {
+pub const fn task_of(request: &Request) -> Option<&Key> {
     match request {
         Request::VariableSet(request) => request.key.as_ref(),
         Request::QueuePut(request) => request.key.as_ref(),
@@ -99,7 +100,8 @@ pub(crate) const fn task_of(request: &Request) -> Option<&Key> {
 }
 
 impl Extensions {
-    pub(crate) fn new(max_len: usize) -> Self {
+    /// No objects. They, their values, and waiting requests may use `max_len` bytes of memory.
+    pub fn new(max_len: usize) -> Self {
         Self {
             context: Context::new(max_len),
             by_task: HashMap::new(),
@@ -113,17 +115,18 @@ impl Extensions {
         }
     }
 
-    pub(crate) fn waiting_count(&self) -> usize {
+    /// The number of requests that wait for their replies.
+    pub fn waiting_count(&self) -> usize {
         self.context.waiting_count()
     }
 
     /// The effects of the last calls, in order.
-    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+    pub fn effects(&mut self) -> Vec<Effect> {
         core::mem::take(&mut self.context.effects)
     }
 
-    /// Sets the time, and ends what was due by then.
-    pub(crate) fn advance(&mut self, now: Duration) {
+    /// Sets the time, from any start that does not change, and ends what was due by then.
+    pub fn advance(&mut self, now: Duration) {
         self.context.now = now;
         while let Some(timer) = self.context.next_timer() {
             match timer {
@@ -147,7 +150,7 @@ impl Extensions {
     }
 
     /// Lets a request wait until its task is known.
-    pub(crate) fn await_task(&mut self, id: RequestId, key: Key, request: Request) {
+    pub fn await_task(&mut self, id: RequestId, key: Key, request: Request) {
         let deadline = self.deadline(&request);
         self.await_task_until(id, key, Box::new(request), deadline);
     }
@@ -169,7 +172,7 @@ impl Extensions {
     }
 
     /// Handles that a task has become known.
-    pub(crate) fn task_added(&mut self, key: &Key) {
+    pub fn task_added(&mut self, key: &Key) {
         if !self.by_task.is_empty()
             && let Some(requests) = self.by_task.remove(key)
         {
@@ -179,7 +182,7 @@ impl Extensions {
 
     /// Continues the requests whose tasks have become known. Those whose tasks are forgotten
     /// again continue to wait.
-    pub(crate) fn resume(&mut self, is_known: impl Fn(&Key) -> bool) {
+    pub fn resume(&mut self, is_known: impl Fn(&Key) -> bool) {
         while let Some(id) = self.ready.pop_first() {
             match self.context.end_wait(id) {
                 Some((Awaited::Task { key, request }, deadline)) => match is_known(&key) {
@@ -192,7 +195,7 @@ impl Extensions {
     }
 
     /// Handles a request whose task, if it has one, is known.
-    pub(crate) fn request(&mut self, id: RequestId, request: Request) {
+    pub fn request(&mut self, id: RequestId, request: Request) {
         let deadline = self.deadline(&request);
         self.handle(id, request, deadline);
     }
@@ -285,7 +288,7 @@ impl Extensions {
     }
 
     /// Handles a message on the stream of a client.
-    pub(crate) fn message(&mut self, message: FromClient) {
+    pub fn message(&mut self, message: FromClient) {
         let context = &mut self.context;
         match message {
             FromClient::VariableReceived(message) => {
@@ -303,8 +306,8 @@ impl Extensions {
         }
     }
 
-    /// Handles that a reply has been sent.
-    pub(crate) fn replied(&mut self, id: RequestId) {
+    /// Handles that a reply has been sent to its client.
+    pub fn replied(&mut self, id: RequestId) {
         if let Some(Handed::Items { values, .. }) = self.context.end_handover(id) {
             let cost = values.iter().map(Record::cost).sum();
             self.context.refund(cost);
@@ -312,7 +315,7 @@ impl Extensions {
     }
 
     /// Handles that a client does not get the reply to a request.
-    pub(crate) fn dropped(&mut self, id: RequestId) {
+    pub fn dropped(&mut self, id: RequestId) {
         if self.leave(id).is_some() {
             return;
         }
@@ -360,7 +363,7 @@ impl Extensions {
 
     /// Panics if the objects are inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn check(&self) {
+    pub fn check(&self) {
         assert!(self.context.effects.is_empty());
         for id in &self.ready {
             assert!(matches!(
@@ -389,3 +392,8 @@ impl Extensions {
 
 #[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

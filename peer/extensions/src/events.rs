@@ -10,7 +10,7 @@ use super::{RequestId, RequestRefusal};
 
 /// The events by their names. Those that are not set and not waited for take no memory.
 #[derive(Debug, Default)]
-pub(super) struct Events(HashMap<Key, Flag>);
+pub(crate) struct Events(HashMap<Key, Flag>);
 
 #[derive(Debug, Default)]
 struct Flag {
@@ -19,7 +19,7 @@ struct Flag {
 }
 
 impl Events {
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -50,7 +50,7 @@ impl Events {
     }
 
     /// Sets an event, and replies to all that wait for it.
-    pub(super) fn set(&mut self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn set(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         if let Err(refusal) = self.create(context, name) {
             return context.reply(id, Err(refusal));
         }
@@ -64,7 +64,7 @@ impl Events {
         }
     }
 
-    pub(super) fn clear(&mut self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn clear(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         if let Some(flag) = self.0.get_mut(name) {
             flag.is_set = false;
             self.remove_unused(context, name);
@@ -72,12 +72,12 @@ impl Events {
         context.reply_value(id, ());
     }
 
-    pub(super) fn is_set(&self, name: &Key) -> bool {
+    pub(crate) fn is_set(&self, name: &Key) -> bool {
         self.0.get(name).is_some_and(|flag| flag.is_set)
     }
 
     /// Forgets a request whose wait has ended.
-    pub(super) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         if let Some(flag) = self.0.get_mut(name) {
             flag.waiters.remove(&id);
             self.remove_unused(context, name);
@@ -94,7 +94,7 @@ impl Events {
 
     /// The memory that all events count. Panics if an event is inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         for (name, flag) in &self.0 {
             assert_ne!(flag.is_set, !flag.waiters.is_empty());
             for waiter in &flag.waiters {

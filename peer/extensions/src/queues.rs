@@ -9,7 +9,7 @@ use super::context::{Answer, Awaited, Context, HANDOVER, Handed, Record, Timer, 
 use super::{RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
-pub(super) struct Queues {
+pub(crate) struct Queues {
     by_name: HashMap<Key, Queue>,
     /// The results that are held for queues, by queue and task. They outlive their queue, until
     /// the clients that have removed them hold them.
@@ -60,7 +60,7 @@ fn missing(name: &Key) -> RequestRefusal {
 }
 
 impl Queues {
-    pub(super) fn create(
+    pub(crate) fn create(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -85,7 +85,7 @@ impl Queues {
     }
 
     /// Removes a user. With the last one, the queue is deleted, and requests that wait are refused.
-    pub(super) fn release(&mut self, context: &mut Context, name: &Key) {
+    pub(crate) fn release(&mut self, context: &mut Context, name: &Key) {
         let Some(queue) = self.by_name.get_mut(name) else {
             return;
         };
@@ -113,7 +113,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -146,7 +146,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn get(
+    pub(crate) fn get(
         &mut self,
         context: &mut Context,
         id: RequestId,
@@ -188,7 +188,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn len(&self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn len(&self, context: &mut Context, id: RequestId, name: &Key) {
         match self.by_name.get(name) {
             Some(queue) => context.reply_value(id, queue.values.len()),
             None => context.reply(id, Err(missing(name))),
@@ -245,7 +245,7 @@ impl Queues {
     }
 
     /// Handles that a client holds a future that it has removed, or has had the time for that.
-    pub(super) fn received(&mut self, context: &mut Context, name: &Key, key: &Key) {
+    pub(crate) fn received(&mut self, context: &mut Context, name: &Key, key: &Key) {
         let place = (name.clone(), key.clone());
         let held = self.held.get_mut(&place);
         if let Some(timer) = held.and_then(|held| held.removed.pop_front()) {
@@ -255,7 +255,7 @@ impl Queues {
     }
 
     /// Returns values to the front of a queue, because the reply with them was not sent.
-    pub(super) fn give_back(&mut self, context: &mut Context, name: &Key, values: Vec<Record>) {
+    pub(crate) fn give_back(&mut self, context: &mut Context, name: &Key, values: Vec<Record>) {
         for value in values.into_iter().rev() {
             if let Some(key) = value.key() {
                 let held = self.held.get_mut(&(name.clone(), key.clone()));
@@ -275,7 +275,7 @@ impl Queues {
     }
 
     /// Forgets a request whose wait has ended. The values that it was to get stay first.
-    pub(super) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
+    pub(crate) fn leave(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         let Some(queue) = self.by_name.get_mut(name) else {
             return;
         };
@@ -293,7 +293,7 @@ impl Queues {
     /// The memory that all queues count, without what was handed over. Panics if a queue is
     /// inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn check(&self, context: &Context) -> usize {
+    pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         let mut counts: HashMap<(Key, Key), usize> = HashMap::new();
         for (name, queue) in &self.by_name {
