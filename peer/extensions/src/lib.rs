@@ -12,6 +12,16 @@
 //!   [`Extensions::new`]. A request that needs more is refused.
 //! * The cost of a request does not depend on the number of objects, except for lists of them and
 //!   logarithms.
+//!
+//! ```
+//! use daskwire_extensions::{Extensions, RequestId};
+//! use daskwire_messages::protocol::VariableGet;
+//!
+//! let mut extensions = Extensions::new(1 << 20);
+//! let get = VariableGet { name: "x".into(), ..VariableGet::default() };
+//! extensions.request(RequestId(1), get.into());
+//! assert_eq!(extensions.waiting_count(), 1); // until the variable is set
+//! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 use core::time::Duration;
