@@ -13,7 +13,7 @@ use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::event::Event;
+use crate::event::CommEvent;
 use crate::transport::{ConnectError, Traffic};
 use crate::{Address, BufferPool, CommError, CommReader, CommWriter, Frames, Phase, runtime};
 
@@ -360,7 +360,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
                 let (mut reader, mut writer, agreement) = outcome?;
                 reader.log.start_reader(&peer);
                 writer.log.start_writer(&peer);
-                Event::Established {
+                CommEvent::Established {
                     agreement: &agreement,
                     encryption: encryption.as_deref(),
                 }

@@ -14,7 +14,7 @@ use crate::comm::Encryption;
 use crate::{Address, CommError};
 
 /// An event of one connection.
-pub(crate) enum Event<'a> {
+pub(crate) enum CommEvent<'a> {
     /// An attempt to connect failed, and another one follows.
     AttemptFailed {
         attempt: u32,
@@ -54,7 +54,7 @@ enum Level {
     Debug,
 }
 
-impl Event<'_> {
+impl CommEvent<'_> {
     #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "for tracing"))]
     const fn level(&self) -> Level {
         match self {
@@ -87,7 +87,7 @@ impl Event<'_> {
     pub(crate) const fn emit(&self, _: &Address) {}
 }
 
-impl fmt::Display for Event<'_> {
+impl fmt::Display for CommEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AttemptFailed {
@@ -189,7 +189,7 @@ impl HalfLog {
     }
 
     /// Emits the event, unless one was emitted before.
-    pub(crate) fn end(&mut self, event: &Event<'_>) {
+    pub(crate) fn end(&mut self, event: &CommEvent<'_>) {
         if let Some(peer) = self.peer.take() {
             event.emit(&peer);
         }
@@ -205,7 +205,7 @@ impl HalfLog {
 impl Drop for HalfLog {
     fn drop(&mut self) {
         if self.logs_drop {
-            self.end(&Event::Dropped);
+            self.end(&CommEvent::Dropped);
         }
     }
 }
@@ -221,7 +221,7 @@ impl HalfLog {
 
     pub(crate) const fn start_writer(&mut self, _: &Address) {}
 
-    pub(crate) const fn end(&mut self, _: &Event<'_>) {}
+    pub(crate) const fn end(&mut self, _: &CommEvent<'_>) {}
 
     pub(crate) const fn stop(&mut self) {}
 }

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::io;
 
-use crate::event::Event;
+use crate::event::CommEvent;
 use crate::handshakes::{Handshakes, PendingHandshake};
 use crate::transport::ConnectError;
 use crate::{Address, Comm, CommError, CommOptions, Listen, PendingConnection, RawConnection};
@@ -44,7 +44,7 @@ impl Listener {
                 self.handshakes.displace_oldest();
             }
         })?;
-        Event::Accepted.emit(pending.peer_address());
+        CommEvent::Accepted.emit(pending.peer_address());
         Ok(Incoming {
             pending,
             options: self.options.clone(),
@@ -110,7 +110,7 @@ impl Incoming {
             outcome.map_err(ConnectError::into_comm_error)
         };
         let outcome = self.pending_handshake.run(handshake).await;
-        outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
+        outcome.inspect_err(|error| CommEvent::HandshakeFailed { error }.emit(&peer))
     }
 
     /// Opens the connection without the handshake of Dask. The handshake of the
@@ -130,7 +130,7 @@ impl Incoming {
         let peer = self.peer_address().clone();
         let opening = self.pending.open(&self.options);
         let outcome = self.pending_handshake.run(opening).await;
-        outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
+        outcome.inspect_err(|error| CommEvent::HandshakeFailed { error }.emit(&peer))
     }
 
     /// The address of the peer.

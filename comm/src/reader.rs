@@ -7,7 +7,7 @@ use daskwire::comm::Receiver;
 use daskwire::frame::{FrameBuffers, Prefix, Prelude, Wanted};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::event::{Event, HalfLog};
+use crate::event::{CommEvent, HalfLog};
 use crate::frames::{Arriving, FrameStore, Frames};
 use crate::{BufferPool, Closed, CommError, ReadHalf};
 
@@ -207,7 +207,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                 self.receiver.fail();
             }
             if self.receiver.has_failed() {
-                self.log.end(&Event::ReadFailed { error });
+                self.log.end(&CommEvent::ReadFailed { error });
             }
         }
         outcome

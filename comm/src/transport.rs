@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-use crate::event::Event;
+use crate::event::CommEvent;
 use crate::inproc::Inproc;
 use crate::listener::Listener;
 use crate::runtime::{self, jitter, later, now};
@@ -677,7 +677,7 @@ impl<'a> Attempts<'a> {
             let error = match runtime::timeout_at(self.deadline, connecting).await {
                 Ok(Ok(pending)) => {
                     let attempt = self.count;
-                    Event::Connected { attempt }.emit(self.address);
+                    CommEvent::Connected { attempt }.emit(self.address);
                     return Ok(pending);
                 }
                 Ok(Err(error)) => error,
@@ -707,7 +707,7 @@ impl<'a> Attempts<'a> {
     /// Emits the error of the last attempt.
     fn emit_connect_failed(&self, error: &CommError) {
         let attempt = self.count;
-        Event::ConnectFailed { attempt, error }.emit(self.address);
+        CommEvent::ConnectFailed { attempt, error }.emit(self.address);
     }
 
     /// The time to wait before the next attempt, or the error if it was the last one.
@@ -744,7 +744,7 @@ impl<'a> Attempts<'a> {
             }));
         }
         let delay = jitter(self.backoff.min(left));
-        Event::AttemptFailed {
+        CommEvent::AttemptFailed {
             attempt: self.count,
             error: match &self.last {
                 Some(CommError::Connect { error, .. }) if has_answer => error,

@@ -8,7 +8,7 @@ use daskwire::frame::{Prefix, ReadHint};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::comm::SetTraffic;
-use crate::event::{Event, HalfLog};
+use crate::event::{CommEvent, HalfLog};
 use crate::{CommError, Traffic, WriteHalf};
 
 /// Frames below this many bytes are copied into the buffer after the prelude and sent
@@ -174,7 +174,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             outcome => outcome.map_err(CommError::Io),
         };
         let outcome = lost.map_or(outcome, Err);
-        self.log.end(&Event::Closed {
+        self.log.end(&CommEvent::Closed {
             error: outcome.as_ref().err(),
         });
         outcome

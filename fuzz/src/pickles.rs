@@ -5,7 +5,7 @@ mod pickle_longer;
 
 use daskwire_numpy::known::{self, Known};
 use daskwire_pickle::BufferTooSmall;
-use daskwire_pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
+use daskwire_pickle::tree::{Int, Node, Operation, Registry, Tree, Value, WalkEvent};
 use daskwire_pickle::{
     ArgumentForm, Framing, Mutability, Opcode, OutOfBandReader, PickleBuffer, PickleErrorKind,
     Placement, Protocol, Reader, WriteError, Writer, WriterLevel, WriterOptions,
@@ -225,7 +225,7 @@ fn written_again<'p>(tree: &Tree<'p>) -> Option<(Vec<u8>, Vec<&'p [u8]>)> {
         let mut buffers = Vec::new();
         let mut writer = Writer::new(out, &mut levels);
         for event in tree.root().walk(10_000) {
-            if let Event::Enter(node) = event.ok()? {
+            if let WalkEvent::Enter(node) = event.ok()? {
                 begin(&mut writer, node, &mut buffers);
             }
         }
@@ -388,9 +388,9 @@ pub(crate) fn pickle_tree(input: &[u8]) {
     let mut open = 0_usize;
     for event in tree.root().walk(1_000) {
         match event {
-            Ok(Event::Enter(_)) => open += 1,
-            Ok(Event::Leave(_)) => open -= 1,
-            Ok(Event::Operation(_)) => assert!(open > 0),
+            Ok(WalkEvent::Enter(_)) => open += 1,
+            Ok(WalkEvent::Leave(_)) => open -= 1,
+            Ok(WalkEvent::Operation(_)) => assert!(open > 0),
             Err(_) => open = 0,
         }
     }

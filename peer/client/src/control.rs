@@ -12,7 +12,7 @@ use daskwire_rpc::channel::with_timeout;
 use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
-use super::state::Event;
+use super::state::ClientInput;
 use super::{Client, Status, TaskError, TaskFuture};
 
 /// The client id for which Dask's scheduler holds results until they are computed.
@@ -78,7 +78,7 @@ impl Shared {
     /// Makes the cluster run a task to its end.
     async fn desire_until_done(&self, future: TaskFuture) -> Result<(), RequestError> {
         let keys = vec![future.key().clone()];
-        self.request(Event::DesireAs {
+        self.request(ClientInput::DesireAs {
             client: FIRE_AND_FORGET.to_owned(),
             keys: keys.clone(),
         })?;
@@ -93,7 +93,7 @@ impl Shared {
                 Err(RequestError::Missing { op, keys })
             }
             Ok(Some(TaskState::Memory | TaskState::Erred)) | Err(_) => {
-                self.request(Event::ReleaseAs {
+                self.request(ClientInput::ReleaseAs {
                     client: FIRE_AND_FORGET.to_owned(),
                     keys,
                 })?;

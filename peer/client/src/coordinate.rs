@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::operation::Operation;
 use super::request::{converted, key_of};
 use super::shared::Shared;
-use super::state::Event as StateEvent;
+use super::state::ClientInput;
 use super::{Client, TaskFuture};
 
 /// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
@@ -184,7 +184,7 @@ impl Shared {
         }
         let key = key_of(op, &value)?;
         let keys = [key.clone()];
-        let mut futures = self.hold(StateEvent::Desire(key), &keys)?;
+        let mut futures = self.hold(ClientInput::Desire(key), &keys)?;
         let future = futures.pop().ok_or_else(|| self.disconnected())?;
         // Sent on the stream after the message that makes the client hold the key.
         self.tell(received(value))?;

@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use super::coordinate::TIMEOUT_ERROR;
 use super::future::all_finished;
 use super::shared::Shared;
-use super::state::Event;
+use super::state::ClientInput;
 use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, WORKERS_INTERVAL, Workers};
 use daskwire_comm::BoxFuture;
 
@@ -232,7 +232,7 @@ impl Shared {
             missing.retain(|key| !found.contains_key(key));
             if !missing.is_empty() {
                 let first = missing[0].clone();
-                let refreshed = self.request(Event::Refresh(missing));
+                let refreshed = self.request(ClientInput::Refresh(missing));
                 refreshed.map_err(|error| TaskError::disconnected(&first, error))?;
             }
         }
@@ -359,7 +359,7 @@ impl Shared {
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         // Make the futures first, so that no report about them is missed.
         let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
-        let futures = self.hold(Event::Store(keys.clone()), &keys)?;
+        let futures = self.hold(ClientInput::Store(keys.clone()), &keys)?;
         // No release of these keys is sent from now on; earlier ones must be read
         // first.
         self.settle::<ScatterError>().await?;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::operation::Operation;
 use super::request::{converted, key_of};
 use super::shared::Shared;
-use super::state::Event;
+use super::state::ClientInput;
 use super::{Client, Status, TaskFuture};
 use daskwire_comm::BoxFuture;
 use daskwire_messages::graph::futures_pickle;
@@ -177,7 +177,7 @@ impl Client {
         for key in keys {
             let key = key_of(OP, &key)?;
             let keys = [key.clone()];
-            futures.extend(self.shared.hold(Event::Desire(key), &keys)?);
+            futures.extend(self.shared.hold(ClientInput::Desire(key), &keys)?);
         }
         Ok(Some(Dataset { data, futures }))
     }

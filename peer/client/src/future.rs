@@ -12,7 +12,7 @@ use daskwire_rpc::RequestError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::shared::Shared;
-use super::state::{Event, Hold, Status};
+use super::state::{ClientInput, Hold, Status};
 use super::{Disconnected, TaskError};
 
 /// Notifies a task that waits for a hold.
@@ -99,7 +99,7 @@ pub struct TaskFuture {
 
 impl Clone for TaskFuture {
     fn clone(&self) -> Self {
-        self.shared.handle(Event::Clone(self.hold.clone()));
+        self.shared.handle(ClientInput::Clone(self.hold.clone()));
         Self::new(self.hold.clone(), Arc::clone(&self.shared))
     }
 }
@@ -156,7 +156,7 @@ impl TaskFuture {
     ///
     /// [`Disconnected`] if the client is not connected.
     pub fn cancel(&self) -> Result<(), Disconnected> {
-        self.shared.request(Event::Cancel {
+        self.shared.request(ClientInput::Cancel {
             holds: vec![self.hold.clone()],
             force: false,
         })

@@ -78,7 +78,7 @@ pub use submit::{Call, Calls, SubmitOptions};
 pub use topic::{Subscription, TopicEvent};
 
 use shared::Shared;
-use state::{Event as StateEvent, Hold};
+use state::{ClientInput, Hold};
 
 /// Interval at which workers are counted, as in Dask.
 const WORKERS_INTERVAL: Duration = Duration::from_millis(100);
@@ -297,7 +297,7 @@ impl Client {
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, Disconnected> {
         let key = self.dialect().key(&key.into());
         let keys = [key.clone()];
-        let mut futures = self.shared.hold(StateEvent::Desire(key), &keys)?;
+        let mut futures = self.shared.hold(ClientInput::Desire(key), &keys)?;
         futures.pop().ok_or_else(|| self.shared.disconnected())
     }
 
@@ -318,7 +318,7 @@ impl Client {
         let Some(first) = futures.first() else {
             return Ok(());
         };
-        let desired = self.shared.request(StateEvent::DesireAs {
+        let desired = self.shared.request(ClientInput::DesireAs {
             client: holder.to_owned(),
             keys: futures.iter().map(TaskFuture::key).cloned().collect(),
         });
@@ -339,7 +339,7 @@ impl Client {
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<(), Disconnected> {
         let dialect = self.dialect();
-        self.shared.request(StateEvent::ReleaseAs {
+        self.shared.request(ClientInput::ReleaseAs {
             client: holder.to_owned(),
             keys: keys
                 .into_iter()
@@ -367,7 +367,7 @@ impl Client {
     ) -> Result<(), Disconnected> {
         let own = futures.into_iter().filter(|future| self.owns(future));
         let holds: Vec<Hold> = own.map(|future| future.hold().clone()).collect();
-        self.shared.request(StateEvent::Cancel { holds, force })
+        self.shared.request(ClientInput::Cancel { holds, force })
     }
 
     /// Whether a future belongs to this client.
@@ -417,7 +417,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.shared.handle(StateEvent::End {
+        self.shared.handle(ClientInput::End {
             reason: "the client was dropped".to_owned(),
         });
         self.session.abort();

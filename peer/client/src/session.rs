@@ -18,7 +18,7 @@ use daskwire_rpc::identity;
 
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
-use super::state::Event;
+use super::state::ClientInput;
 use super::{ClientOptions, ConnectError};
 
 /// The client's name in errors.
@@ -168,14 +168,14 @@ impl Drop for SessionGuard {
             end_after_panic(&self.0);
         }
         // Without effect if the client has ended.
-        self.0.handle(Event::End {
+        self.0.handle(ClientInput::End {
             reason: RUNTIME_ENDED.to_owned(),
         });
     }
 }
 
 fn end_after_panic(shared: &Shared) {
-    shared.handle(Event::End {
+    shared.handle(ClientInput::End {
         reason: PANICKED.to_owned(),
     });
 }
@@ -201,7 +201,7 @@ async fn run(mut session: Session, guard: SessionGuard) -> Result<(), RequestErr
             (_, Some(error)) | (Err(error), None) => error.to_string(),
             (Ok(()), None) => "the scheduler closed the connection".to_owned(),
         };
-        shared.handle(Event::Disconnected { reason });
+        shared.handle(ClientInput::Disconnected { reason });
         match reconnect(&shared).await {
             Some(next) => session = next,
             None => {
@@ -242,7 +242,7 @@ async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
             // The client may have been closed meanwhile. If the connection has broken already,
             // the session notices that.
             Ok(session) => return (!shared.lock().state.has_ended()).then_some(session),
-            Err(error) => shared.handle(Event::ConnectFailed {
+            Err(error) => shared.handle(ClientInput::ConnectFailed {
                 reason: error.to_string(),
                 is_permanent: matches!(
                     error,
@@ -296,7 +296,7 @@ async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<
             // A client that is closing only waits for the scheduler: its state machine
             // sets no further timer.
             () = runtime::sleep_until(shared.instant(wake_at)), if is_connected => {
-                shared.handle(Event::Tick);
+                shared.handle(ClientInput::Tick);
                 continue;
             }
         };
@@ -310,7 +310,7 @@ async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<
                 ToClient::Unknown(unknown) => {
                     emit(Level::Warn, || ClientEvent::UnknownOp { op: &unknown.op });
                 }
-                message => messages.push(Event::FromScheduler(message)),
+                message => messages.push(ClientInput::FromScheduler(message)),
             }
         }
         shared.handle_all(messages);
@@ -342,7 +342,7 @@ async fn close_unboxed(
         let _ = runtime::timeout(CLOSE_TIMEOUT, released).await;
     }
     // Then the scheduler closes the connection, which ends the session.
-    shared.handle(Event::Close);
+    shared.handle(ClientInput::Close);
     let left = if is_connected {
         match runtime::timeout(CLOSE_TIMEOUT, session).await {
             Ok(Ok(left)) => left,

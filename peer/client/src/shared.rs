@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::event::ClientEvent;
 use super::future::Watcher;
-use super::state::{Action, Event, Hold, State, Status};
+use super::state::{Action, ClientInput, Hold, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
 use super::{ClientOptions, Connection, Disconnected, TaskFuture};
 
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     /// The runtime of background work.
     pub(super) runtime: Spawner,
     pub(super) panic_flag: PanicFlag,
-    pub(super) machine: Mutex<Machine>,
+    pub(super) machine: Mutex<ClientMachine>,
     pub(super) topics: Topics,
     /// A permit for each request for results: a program may wait for thousands at once, and
     /// each request needs a comm.
@@ -63,7 +63,7 @@ pub(super) struct Shared {
 }
 
 /// The state machine, and the data that its actions change.
-pub(super) struct Machine {
+pub(super) struct ClientMachine {
     pub(super) state: State,
     /// The stream to the scheduler, while connected.
     pub(super) stream: Option<BatchSender<FromClient>>,
@@ -124,10 +124,10 @@ impl core::fmt::Debug for Shared {
     }
 }
 
-impl Machine {
+impl ClientMachine {
     /// Handles an event: performs the actions that can be performed under the lock, and
     /// adds the others to `notices`.
-    fn handle(&mut self, now: Duration, event: Event, notices: &mut Notices) {
+    fn handle(&mut self, now: Duration, event: ClientInput, notices: &mut Notices) {
         let before = self.phase();
         for action in self.state.handle(now, event) {
             match action {
@@ -164,7 +164,7 @@ impl Machine {
     fn release_abandoned(&mut self, now: Duration, notices: &mut Notices) {
         for (id, keys) in core::mem::take(&mut self.abandoned) {
             let client = id.to_string();
-            self.handle(now, Event::ReleaseAs { client, keys }, notices);
+            self.handle(now, ClientInput::ReleaseAs { client, keys }, notices);
         }
     }
 
@@ -174,7 +174,7 @@ impl Machine {
         if notices.has_failed && self.state.reconnects() && self.state.is_connected() {
             let failure = self.stream.as_ref().and_then(BatchSender::failure);
             let reason = failure.map_or_else(|| BROKEN.to_owned(), ToString::to_string);
-            self.handle(now(), Event::Disconnected { reason }, notices);
+            self.handle(now(), ClientInput::Disconnected { reason }, notices);
         }
     }
 
@@ -212,7 +212,7 @@ impl Shared {
                 .metered(options.meter.clone()),
             connector,
             runtime: Spawner::current(),
-            machine: Mutex::new(Machine {
+            machine: Mutex::new(ClientMachine {
                 state: State::new(id.as_str(), options.reconnect),
                 stream: None,
                 registered_id: id.as_str().into(),
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// The state machine. If a panic has left it half changed, the client ends.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ClientMachine> {
         self.panic_flag.check(self.machine.lock())
     }
 
@@ -274,12 +274,12 @@ impl Shared {
     }
 
     /// Handles an event of the connection.
-    pub(super) fn handle(&self, event: Event) {
+    pub(super) fn handle(&self, event: ClientInput) {
         self.handle_all([event]);
     }
 
     /// Handles events in one step.
-    pub(super) fn handle_all(&self, events: impl IntoIterator<Item = Event>) {
+    pub(super) fn handle_all(&self, events: impl IntoIterator<Item = ClientInput>) {
         let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let (mut machine, now) = (self.lock(), self.now());
@@ -305,7 +305,7 @@ impl Shared {
         machine.stream = Some(stream);
         let before = core::mem::replace(&mut machine.registered_id, id);
         machine.dialect = dialect;
-        machine.handle(self.now(), Event::Connected { release }, &mut notices);
+        machine.handle(self.now(), ClientInput::Connected { release }, &mut notices);
         if !machine.state.is_connected() {
             // The client has ended meanwhile.
             machine.stream = None;
@@ -327,15 +327,15 @@ impl Shared {
     }
 
     /// Handles an event of the program, which needs a connection.
-    pub(super) fn request(&self, event: Event) -> Result<(), Disconnected> {
+    pub(super) fn request(&self, event: ClientInput) -> Result<(), Disconnected> {
         self.request_and(event, |_| ())
     }
 
     /// Handles an event of the program, and reads the state under the same lock.
     fn request_and<T>(
         &self,
-        event: Event,
-        read: impl FnOnce(&Machine) -> T,
+        event: ClientInput,
+        read: impl FnOnce(&ClientMachine) -> T,
     ) -> Result<T, Disconnected> {
         self.change_and_request(|_| Some(event), read)
     }
@@ -344,8 +344,8 @@ impl Shared {
     /// change is made even without a connection. It gets the client's id at the scheduler.
     fn change_and_request<T>(
         &self,
-        change: impl FnOnce(&str) -> Option<Event>,
-        read: impl FnOnce(&Machine) -> T,
+        change: impl FnOnce(&str) -> Option<ClientInput>,
+        read: impl FnOnce(&ClientMachine) -> T,
     ) -> Result<T, Disconnected> {
         let _guard = self.panic_flag.guard();
         let mut machine = self.lock();
@@ -414,7 +414,7 @@ impl Shared {
         self.disconnected_from(&self.lock())
     }
 
-    fn disconnected_from(&self, machine: &Machine) -> Disconnected {
+    fn disconnected_from(&self, machine: &ClientMachine) -> Disconnected {
         let reason = if self.panic_flag.is_set() {
             PANICKED
         } else if let Some(disconnected) = machine.state.disconnected() {
@@ -434,7 +434,7 @@ impl Shared {
     /// the keys.
     pub(super) fn hold(
         self: &Arc<Self>,
-        event: Event,
+        event: ClientInput,
         keys: &[Key],
     ) -> Result<Vec<TaskFuture>, Disconnected> {
         self.request_and(event, |machine| {
@@ -470,7 +470,7 @@ impl Shared {
         let mut machine = self.lock();
         let is_current = machine.registered_id == id && machine.state.is_connected();
         if is_current {
-            machine.handle(self.now(), Event::Stored(holds), &mut notices);
+            machine.handle(self.now(), ClientInput::Stored(holds), &mut notices);
         } else {
             let keys = holds.iter().map(|hold| hold.key().clone()).collect();
             machine.abandoned.push((id, keys));
@@ -497,7 +497,7 @@ impl Shared {
         let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
-        machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
+        machine.handle(self.now(), ClientInput::Release(hold.clone()), &mut notices);
         if !machine.watchers.is_empty() && machine.state.status(hold).is_none() {
             // These watchers belong to waits that were dropped.
             machine.watchers.remove(hold);
@@ -543,11 +543,11 @@ impl Shared {
     /// Returns an error if the client is not connected any more.
     pub(super) async fn settle<E: From<RequestError> + From<Disconnected>>(&self) -> Result<(), E> {
         let mut answered = self.answered.subscribe();
-        let read = |machine: &Machine| {
+        let read = |machine: &ClientMachine| {
             let mark = machine.state.unsettled()?;
             Some((mark, Arc::clone(&machine.registered_id)))
         };
-        let Some((mark, id)) = self.request_and(Event::Settle, read)? else {
+        let Some((mark, id)) = self.request_and(ClientInput::Settle, read)? else {
             return Ok(());
         };
         // No timeout: the scheduler reads nothing while it handles a large graph. The wait
@@ -579,7 +579,7 @@ impl Shared {
         let retried: Keys = self.call("the scheduler to retry tasks", request).await?;
         // The tasks may have failed again already; the scheduler then reports the
         // failure once more. Without a connection, the futures have ended.
-        let _ = self.request(Event::Refresh(retried.0));
+        let _ = self.request(ClientInput::Refresh(retried.0));
         Ok(())
     }
 
@@ -657,7 +657,7 @@ impl Shared {
 
     /// Sends a message on the stream that changes no hold.
     pub(super) fn tell(&self, message: impl Into<FromClient>) -> Result<(), Disconnected> {
-        self.request(Event::Send(Box::new(message.into())))
+        self.request(ClientInput::Send(Box::new(message.into())))
     }
 
     /// Makes a change and sends the message for it, if it has one, so that messages are
@@ -666,7 +666,7 @@ impl Shared {
         &self,
         change: impl FnOnce(&str) -> Option<M>,
     ) -> Result<(), Disconnected> {
-        let change = |id: &str| Some(Event::Send(Box::new(change(id)?.into())));
+        let change = |id: &str| Some(ClientInput::Send(Box::new(change(id)?.into())));
         self.change_and_request(change, |_| ())
     }
 

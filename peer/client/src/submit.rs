@@ -8,7 +8,7 @@ use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Value};
 use sha2::{Digest as _, Sha256};
 
-use super::state::Event;
+use super::state::ClientInput;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
 
@@ -524,7 +524,7 @@ impl Client {
             task: first_unpicklable(graph),
             error,
         })?;
-        let event = Event::Submit {
+        let event = ClientInput::Submit {
             keys: keys.clone(),
             message: Box::new(message),
         };

@@ -807,7 +807,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
     );
     let (stream, _writing) =
         daskwire_rpc::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
-    shared.handle(StateEvent::End {
+    shared.handle(ClientInput::End {
         reason: "the test ends the client".to_owned(),
     });
     shared.connected(stream, "client".into(), None, Dialect::NEWEST);

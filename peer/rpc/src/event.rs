@@ -58,7 +58,7 @@ impl MessageEvent<'_> {
 }
 
 /// An event that can be handed to `tracing`.
-pub trait Event {
+pub trait RoleEvent {
     /// Whether a subscriber wants events of this kind and level.
     fn is_enabled(level: Level) -> bool;
 
@@ -70,13 +70,13 @@ pub trait Event {
 #[cfg(feature = "tracing")]
 pub use tracing;
 
-/// Implements [`Event`]; a macro, because `tracing` needs targets at compile time.
+/// Implements [`RoleEvent`]; a macro, because `tracing` needs targets at compile time.
 #[cfg(feature = "tracing")]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! events {
     ($event:ident, $target:literal) => {
-        impl $crate::event::Event for $event<'_> {
+        impl $crate::event::RoleEvent for $event<'_> {
             fn is_enabled(level: $crate::event::Level) -> bool {
                 use $crate::event::Level;
                 use $crate::event::tracing::{Level as To, enabled};
@@ -102,13 +102,13 @@ macro_rules! events {
     };
 }
 
-/// Implements [`Event`], without `tracing`.
+/// Implements [`RoleEvent`], without `tracing`.
 #[cfg(not(feature = "tracing"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! events {
     ($event:ident, $target:literal) => {
-        impl $crate::event::Event for $event<'_> {
+        impl $crate::event::RoleEvent for $event<'_> {
             fn is_enabled(_: $crate::event::Level) -> bool {
                 false
             }
@@ -124,7 +124,7 @@ events!(MessageEvent, "daskwire_peer::comm");
 
 /// Emits an event, if a subscriber wants it.
 #[inline]
-pub fn emit<E: Event>(level: Level, event: impl FnOnce() -> E) {
+pub fn emit<E: RoleEvent>(level: Level, event: impl FnOnce() -> E) {
     if E::is_enabled(level) {
         event().dispatch(level);
     }

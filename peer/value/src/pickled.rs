@@ -637,7 +637,7 @@ fn unknown(what: &str) -> ValueError {
 pub fn describe(node: Node<'_, '_>) -> String {
     const STEPS: usize = 64;
     for event in node.walk(STEPS) {
-        let Ok(tree::Event::Enter(inner)) = event else {
+        let Ok(tree::WalkEvent::Enter(inner)) = event else {
             continue;
         };
         if let Some(global) = inner.as_global() {

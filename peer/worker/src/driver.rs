@@ -10,13 +10,13 @@ use daskwire_messages::protocol::{
     FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
 };
 use daskwire_rpc::batched::BatchSender;
-use daskwire_rpc::event::{self, Event as _, emit};
+use daskwire_rpc::event::{self, RoleEvent as _, emit};
 
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
 use super::run::Job;
-use super::state::{Action, Event, State};
+use super::state::{Action, State, WorkerInput};
 use super::{Shared, now};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::{Nullable, TaskErred, TransitionForPython};
@@ -26,7 +26,7 @@ use daskwire_store::{Datum, Store};
 
 /// The state machine, and the stream on which its messages are sent in the order
 /// of its events.
-pub(super) struct Machine {
+pub(super) struct WorkerMachine {
     pub(super) state: State,
     pub(super) stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which are aborted when the worker ends.
@@ -39,7 +39,7 @@ pub(super) struct Machine {
     pub(super) has_watching_host: bool,
 }
 
-impl Machine {
+impl WorkerMachine {
     pub(super) fn new(state: State) -> Self {
         Self {
             state,
@@ -52,14 +52,14 @@ impl Machine {
     }
 
     /// Returns events for the conditions that changed since the last call.
-    fn changes(&mut self, store: &Store) -> [Option<Event>; 2] {
+    fn changes(&mut self, store: &Store) -> [Option<WorkerInput>; 2] {
         let is_full = store.is_full();
         let is_watched = self.has_watching_host || WorkerEvent::is_enabled(event::Level::Debug);
         let was_full = core::mem::replace(&mut self.is_full, is_full);
         let was_watched = core::mem::replace(&mut self.is_watched, is_watched);
         [
-            (was_full != is_full).then_some(Event::StoreFull(is_full)),
-            (was_watched != is_watched).then_some(Event::Watched(is_watched)),
+            (was_full != is_full).then_some(WorkerInput::StoreFull(is_full)),
+            (was_watched != is_watched).then_some(WorkerInput::Watched(is_watched)),
         ]
     }
 
@@ -78,7 +78,7 @@ impl Machine {
 }
 
 impl Shared {
-    pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
+    pub(super) fn machine(&self) -> MutexGuard<'_, WorkerMachine> {
         self.panic_flag.check(self.machine.lock())
     }
 
@@ -86,7 +86,7 @@ impl Shared {
     pub(super) fn react<'d>(
         self: &Arc<Self>,
         data: impl IntoIterator<Item = (&'d Key, Datum)>,
-        events: impl IntoIterator<Item = Event>,
+        events: impl IntoIterator<Item = WorkerInput>,
     ) -> Vec<Job> {
         let mut jobs = Vec::new();
         // Freeing much memory takes time, so it is done after the lock is
@@ -217,7 +217,7 @@ impl Shared {
     }
 
     /// Handles events, and starts the resulting jobs.
-    pub(super) fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
+    pub(super) fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = WorkerInput>) {
         let jobs = self.react([], events);
         self.begin(jobs);
     }
@@ -236,7 +236,7 @@ impl Shared {
                 stimulus_id: message.stimulus_id,
                 ..RefreshWhoHas::default()
             };
-            self.handle([Event::FromScheduler(ToWorker::RefreshWhoHas(holders))]);
+            self.handle([WorkerInput::FromScheduler(ToWorker::RefreshWhoHas(holders))]);
         }
     }
 }

@@ -9,7 +9,7 @@ use daskwire_rpc::RequestError;
 use daskwire_rpc::gather::{Gathering, ask_all};
 
 use super::diagnostics::Level;
-use super::state::{Answer, Event, Fetched, Peer};
+use super::state::{Answer, Fetched, Peer, WorkerInput};
 use super::{Shared, metrics, now};
 use daskwire_store::Datum;
 
@@ -20,7 +20,7 @@ impl Shared {
         let start = now();
         let (answer, data) = self.ask(&peer, keys).await;
         let stop = now();
-        let fetched = Event::Fetched(Fetched {
+        let fetched = WorkerInput::Fetched(Fetched {
             request,
             answer,
             start,

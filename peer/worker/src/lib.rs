@@ -91,7 +91,7 @@ pub use metrics::{TaskCounters, TransferCounters};
 
 use daskwire_store::Store;
 use diagnostics::{Level, Log, Notifier};
-use driver::Machine;
+use driver::WorkerMachine;
 use metrics::{TasksDone, Transfers};
 use run::Job;
 use scheduler_plugin::OtherWorkers;
@@ -124,7 +124,7 @@ struct Shared {
     tasks_done: TasksDone,
     log: Log,
     notify: Notifier,
-    machine: Mutex<Machine>,
+    machine: Mutex<WorkerMachine>,
     queue: Queue<Job>,
     pool: Pool,
     /// The pool of memory for large frames.

@@ -7,7 +7,7 @@ use daskwire_messages::protocol::{LogEvent, WorkerStatus};
 use std::fs;
 use std::sync::Arc;
 
-use super::state::Event;
+use super::state::WorkerInput;
 use super::{Ended, Shared};
 
 /// Minimum interval between two warnings about pausing.
@@ -261,7 +261,7 @@ impl Shared {
                     self.return_memory();
                 }
                 if is_paused != was_paused {
-                    self.handle([Event::Paused(is_paused)]);
+                    self.handle([WorkerInput::Paused(is_paused)]);
                     // A worker that computes faster than its disk writes pauses
                     // and resumes often; report that once.
                     let now = runtime::now();

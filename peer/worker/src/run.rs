@@ -17,7 +17,7 @@ use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
 use super::python::is_for_python;
 use super::scheduler_plugin::allowed_workers;
-use super::state::{Description, Event, Executed, Failure, Run};
+use super::state::{Description, Executed, Failure, Run, WorkerInput};
 use super::{Shared, now, threads};
 use daskwire_store::{self as store, Datum, InUse, Steps};
 
@@ -169,7 +169,7 @@ impl Shared {
         drop(in_use);
         drop(data);
         if !lost.is_empty() {
-            return self.react([], [Event::InputsLost { key, lost }]);
+            return self.react([], [WorkerInput::InputsLost { key, lost }]);
         }
         let result = match result {
             Ok(datum) => {
@@ -237,7 +237,7 @@ impl Shared {
             self.machine().spawn(deciding, &self.runtime);
             return Vec::new();
         }
-        let executed = Event::Executed(executed);
+        let executed = WorkerInput::Executed(executed);
         self.react(datum.map(|datum| (&key, datum)), [executed])
     }
 

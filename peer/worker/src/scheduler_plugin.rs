@@ -15,7 +15,7 @@ use daskwire_rpc::pool::Pool;
 
 use super::Shared;
 use super::session::REGISTER_TIMEOUT;
-use super::state::{Event, Executed};
+use super::state::{Executed, WorkerInput};
 use daskwire_comm::Address;
 
 /// The Python source of the scheduler plugin and of the function that installs it.
@@ -151,12 +151,12 @@ impl Shared {
                 }
                 _ => None,
             };
-            Event::Unsupported { executed, reason }
+            WorkerInput::Unsupported { executed, reason }
         } else {
             if let Err(failure) = &executed.outcome {
                 self.report_failure(&executed.key, &failure.exception_text);
             }
-            Event::Executed(executed)
+            WorkerInput::Executed(executed)
         };
         self.handle([event]);
     }

@@ -25,7 +25,7 @@ use super::diagnostics::{self, Level};
 use super::nanny_plugins;
 #[cfg(target_os = "linux")]
 use super::python::HostComm;
-use super::state::Event;
+use super::state::WorkerInput;
 use super::{Ended, Shared, metrics};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::{Unknown, Versions};
@@ -142,7 +142,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         // No task starts without the variables once the scheduler has the reply.
         #[cfg(target_os = "linux")]
         if needs_restart {
-            shared.handle([Event::Paused(true)]);
+            shared.handle([WorkerInput::Paused(true)]);
         }
         // Tasks use the packages of the interpreter, which the host knows, as it does its state.
         #[cfg(target_os = "linux")]
@@ -253,7 +253,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             }));
         }
         Request::FreeKeysRequest(request) => {
-            shared.handle([Event::FromScheduler(ToWorker::FreeKeys(FreeKeys {
+            shared.handle([WorkerInput::FromScheduler(ToWorker::FreeKeys(FreeKeys {
                 keys: request.keys,
                 stimulus_id: request
                     .stimulus_id
@@ -412,7 +412,7 @@ async fn send_data(
         }
     }
     if !lost.is_empty() {
-        shared.handle([Event::Lost(lost)]);
+        shared.handle([WorkerInput::Lost(lost)]);
     }
     let reply = DataReply {
         status: ReplyStatus::Ok,
@@ -472,7 +472,7 @@ async fn serialize(
 impl Shared {
     /// Stores data that was not fetched for a task.
     pub(super) fn store_all(self: &Arc<Self>, data: &[(Key, Datum)]) {
-        let stored = Event::Stored(metrics::describe_all(data));
+        let stored = WorkerInput::Stored(metrics::describe_all(data));
         let data = data.iter().map(|(key, datum)| (key, datum.clone()));
         let jobs = self.react(data, [stored]);
         self.begin(jobs);

@@ -23,7 +23,7 @@ use super::diagnostics::Level;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
-use super::state::{Action, Event, stimulus};
+use super::state::{Action, WorkerInput, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 
 /// Timeout for registering with the scheduler and for leaving it.
@@ -49,9 +49,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Compares the clocks. The reply to a request that was sent at the time `asked` has just
 /// arrived; `at_scheduler` is the time in it, in seconds since 1970.
-fn clock_offset(asked: Duration, at_scheduler: Option<f64>) -> Option<Event> {
+fn clock_offset(asked: Duration, at_scheduler: Option<f64>) -> Option<WorkerInput> {
     let here = asked.saturating_add(now()).as_secs_f64() / 2.0;
-    Some(Event::ClockOffset(at_scheduler? - here))
+    Some(WorkerInput::ClockOffset(at_scheduler? - here))
 }
 
 impl Shared {
@@ -234,7 +234,7 @@ impl Shared {
                         continue;
                     }
                     message => {
-                        events.push(Event::FromScheduler(message));
+                        events.push(WorkerInput::FromScheduler(message));
                         continue;
                     }
                 };
@@ -252,7 +252,7 @@ impl Shared {
     /// stream.
     pub(super) fn leave(&self) {
         let mut machine = self.machine();
-        let closing = machine.state.handle(now(), Event::Close);
+        let closing = machine.state.handle(now(), WorkerInput::Close);
         let Some(stream) = machine.stream.take() else {
             return;
         };

@@ -29,7 +29,7 @@ use daskwire_rpc::pool::{Deadlines, Pool};
 use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
-use super::driver::Machine;
+use super::driver::WorkerMachine;
 use super::event::WorkerEvent;
 use super::metrics::{TasksDone, Transfers};
 #[cfg(target_os = "linux")]
@@ -38,7 +38,7 @@ use super::nanny_plugins;
 use super::python::PythonProcesses;
 use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, supervise};
-use super::state::{Event, Limits, State};
+use super::state::{Limits, State, WorkerInput};
 use super::threads::{self, Queue};
 use super::{Builder, Shared, StartError, Worker};
 #[cfg(target_os = "linux")]
@@ -156,7 +156,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         tasks_done: TasksDone::default(),
         log: Log::default(),
         notify,
-        machine: Mutex::new(Machine::new(state)),
+        machine: Mutex::new(WorkerMachine::new(state)),
         queue: Queue::new(panic_flag.clone()),
         pool,
         buffers: builder.options.pool,
@@ -562,7 +562,7 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
             if let Some(python) = &shared.python {
                 python.forget([&key]);
             }
-            let jobs = shared.react([], [Event::Spilled { key, len }]);
+            let jobs = shared.react([], [WorkerInput::Spilled { key, len }]);
             // The jobs run on other threads: this one has data to write.
             jobs.into_iter().for_each(|job| shared.queue.push(job));
         }

@@ -3,7 +3,7 @@
 use alloc::vec;
 use core::fmt::{self, Write as _};
 
-use super::{Event, Kind, Node, Operation, Tree, Value};
+use super::{Kind, Node, Operation, Tree, Value, WalkEvent};
 
 /// The maximum number of values shown. Default for the formatter's precision.
 const MAX_VALUES: usize = 10_000;
@@ -46,7 +46,7 @@ impl fmt::Display for Node<'_, '_> {
         let mut counts = vec![];
         while let Some(event) = walk.next() {
             match event {
-                Ok(Event::Enter(node)) => {
+                Ok(WalkEvent::Enter(node)) => {
                     if let Some((parent, count)) = counts.last_mut() {
                         separate(f, *parent, *count)?;
                         *count = count.wrapping_add(1);
@@ -63,7 +63,7 @@ impl fmt::Display for Node<'_, '_> {
                     let bracket = is_whole.then(|| node.slot().kind());
                     counts.push((Frame::Value(bracket), 0_usize));
                 }
-                Ok(Event::Operation(operation)) => {
+                Ok(WalkEvent::Operation(operation)) => {
                     if let Some((frame, count)) = counts.last_mut() {
                         end(f, *frame, *count)?;
                         *count = 0;
@@ -79,7 +79,7 @@ impl fmt::Display for Node<'_, '_> {
                         Operation::State(_) => ".state(",
                     })?;
                 }
-                Ok(Event::Leave(_)) => {
+                Ok(WalkEvent::Leave(_)) => {
                     if let Some((frame, count)) = counts.pop() {
                         end(f, frame, count)?;
                     }

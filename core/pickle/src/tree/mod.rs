@@ -68,7 +68,7 @@ pub use items::{Entries, Items, Operations};
 pub use node::Node;
 pub use registry::{Object, Origin, Registry};
 pub use value::{ByteString, Global, Int, Operation, State, Str, Value};
-pub use walk::{BudgetExceeded, Event, Walk};
+pub use walk::{BudgetExceeded, Walk, WalkEvent};
 
 /// The value of a pickle, as data.
 ///

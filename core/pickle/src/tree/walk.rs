@@ -22,7 +22,7 @@ pub struct Walk<'t, 'p> {
 
 /// One step of a walk.
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'t, 'p> {
+pub enum WalkEvent<'t, 'p> {
     /// The start of a value. Its parts follow: the items of a container, a key
     /// before its value; for an object first its operands, then the values of
     /// its [`Operation`]s.
@@ -83,7 +83,7 @@ impl<'t, 'p> Walk<'t, 'p> {
         }
     }
 
-    fn enter(&mut self, node: Node<'t, 'p>) -> Result<Event<'t, 'p>, BudgetExceeded> {
+    fn enter(&mut self, node: Node<'t, 'p>) -> Result<WalkEvent<'t, 'p>, BudgetExceeded> {
         if self.budget == 0 {
             self.open.clear();
             return Err(BudgetExceeded { budget: self.limit });
@@ -94,12 +94,12 @@ impl<'t, 'p> Walk<'t, 'p> {
             items: node.parts(),
             operations: node.operations(),
         });
-        Ok(Event::Enter(node))
+        Ok(WalkEvent::Enter(node))
     }
 }
 
 impl<'t, 'p> Iterator for Walk<'t, 'p> {
-    type Item = Result<Event<'t, 'p>, BudgetExceeded>;
+    type Item = Result<WalkEvent<'t, 'p>, BudgetExceeded>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(start) = self.start.take() {
@@ -111,10 +111,10 @@ impl<'t, 'p> Iterator for Walk<'t, 'p> {
         }
         if let Some(operation) = open.operations.next() {
             open.items = operation.items();
-            return Some(Ok(Event::Operation(operation)));
+            return Some(Ok(WalkEvent::Operation(operation)));
         }
         let node = self.open.pop()?.node;
-        Some(Ok(Event::Leave(node)))
+        Some(Ok(WalkEvent::Leave(node)))
     }
 }
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::HashMap;
 
 use crate::message::Message as _;
-use daskwire_client::state::{Action, Event, Hold, Reconnect, State, Status};
+use daskwire_client::state::{Action, ClientInput, Hold, Reconnect, State, Status};
 use daskwire_messages::protocol::{
     CancelledKeys, FromClient, KeyInMemory, Keys, LostData, Restart, TaskErredForClient,
     TaskRetried, ToClient, UpdateGraph,
@@ -37,7 +37,7 @@ pub(crate) fn client_machine(input: &[u8]) {
             attempt: None,
             answered: 0,
         };
-        client.handle(Event::Connected { release: None });
+        client.handle(ClientInput::Connected { release: None });
         while !choices.is_empty() {
             client.step(&mut choices);
         }
@@ -59,8 +59,9 @@ struct Client {
 }
 
 impl Client {
-    fn handle(&mut self, event: Event) {
-        let was_connected = self.state.is_connected() || matches!(event, Event::Connected { .. });
+    fn handle(&mut self, event: ClientInput) {
+        let was_connected =
+            self.state.is_connected() || matches!(event, ClientInput::Connected { .. });
         let actions = self.state.handle(self.now, event);
         for action in actions {
             match action {
@@ -97,7 +98,7 @@ impl Client {
 
     /// Handles an event that adds a handle for each of the keys, if the client is
     /// connected.
-    fn add_handles(&mut self, event: Event, keys: &[Key]) {
+    fn add_handles(&mut self, event: ClientInput, keys: &[Key]) {
         let is_connected = self.state.is_connected();
         self.handle(event);
         if is_connected {
@@ -109,7 +110,7 @@ impl Client {
 
     fn release(&mut self, index: usize) {
         let hold = self.handles.swap_remove(index);
-        self.handle(Event::Release(hold.clone()));
+        self.handle(ClientInput::Release(hold.clone()));
         let is_held = self.handles.contains(&hold);
         assert_eq!(self.state.status(&hold).is_some(), is_held);
     }
@@ -127,7 +128,7 @@ impl Client {
                     keys: Keys(keys.clone()),
                     ..UpdateGraph::default()
                 };
-                let event = Event::Submit {
+                let event = ClientInput::Submit {
                     keys: keys.clone(),
                     message: Box::new(message.into()),
                 };
@@ -135,21 +136,21 @@ impl Client {
             }
             5 => {
                 let key = choices.key();
-                return self.add_handles(Event::Desire(key.clone()), &[key]);
+                return self.add_handles(ClientInput::Desire(key.clone()), &[key]);
             }
             6 => {
                 let keys = choices.keys();
                 let first = self.handles.len();
-                self.add_handles(Event::Store(keys.clone()), &keys);
+                self.add_handles(ClientInput::Store(keys.clone()), &keys);
                 let holds = self.handles[first..].to_vec();
                 match choices.below(3) {
                     0 => return,
-                    _ => Event::Stored(holds),
+                    _ => ClientInput::Stored(holds),
                 }
             }
             7 => {
                 if let Some(hold) = self.hold(choices) {
-                    self.handle(Event::Clone(hold.clone()));
+                    self.handle(ClientInput::Clone(hold.clone()));
                     self.handles.push(hold);
                 }
                 return;
@@ -161,20 +162,20 @@ impl Client {
                 }
                 return;
             }
-            11 => Event::Cancel {
+            11 => ClientInput::Cancel {
                 holds: (0..choices.below(3))
                     .filter_map(|_| self.hold(choices))
                     .collect(),
                 force: choices.byte() & 1 == 1,
             },
-            12 => Event::Refresh(choices.keys()),
-            13 => Event::Settle,
+            12 => ClientInput::Refresh(choices.keys()),
+            13 => ClientInput::Settle,
             14 => match choices.below(2) {
-                0 => Event::DesireAs {
+                0 => ClientInput::DesireAs {
                     client: "other".to_owned(),
                     keys: choices.keys(),
                 },
-                _ => Event::ReleaseAs {
+                _ => ClientInput::ReleaseAs {
                     client: "other".to_owned(),
                     keys: choices.keys(),
                 },
@@ -183,27 +184,27 @@ impl Client {
                 self.now += Duration::from_millis(choices.u16().into());
                 match self.attempt.take_if(|at| *at <= self.now) {
                     Some(_) if choices.below(3) == 0 => connect_failed(),
-                    Some(_) => Event::Connected { release: None },
-                    None if self.now >= self.wake_at => Event::Tick,
+                    Some(_) => ClientInput::Connected { release: None },
+                    None if self.now >= self.wake_at => ClientInput::Tick,
                     None => return,
                 }
             }
             17 => match choices.below(16) {
-                0 => Event::Close,
-                1 => Event::End {
+                0 => ClientInput::Close,
+                1 => ClientInput::End {
                     reason: "dropped".to_owned(),
                 },
-                2 => Event::Tick,
+                2 => ClientInput::Tick,
                 3 => connect_failed(),
-                4 => Event::Connected { release: None },
-                5..=8 => Event::Disconnected {
+                4 => ClientInput::Connected { release: None },
+                5..=8 => ClientInput::Disconnected {
                     reason: "lost".to_owned(),
                 },
                 _ => return,
             },
             kind => {
                 for message in messages(kind, choices) {
-                    self.handle(Event::FromScheduler(message));
+                    self.handle(ClientInput::FromScheduler(message));
                 }
                 return;
             }
@@ -216,8 +217,8 @@ impl Client {
         while !self.handles.is_empty() {
             self.release(0);
         }
-        self.handle(Event::Close);
-        self.handle(Event::End {
+        self.handle(ClientInput::Close);
+        self.handle(ClientInput::End {
             reason: "the end".to_owned(),
         });
         assert!(!self.state.is_connected());
@@ -256,8 +257,8 @@ fn messages(kind: usize, choices: &mut Choices<'_>) -> Vec<ToClient> {
     sent(&vec![message])
 }
 
-fn connect_failed() -> Event {
-    Event::ConnectFailed {
+fn connect_failed() -> ClientInput {
+    ClientInput::ConnectFailed {
         reason: "refused".to_owned(),
         is_permanent: false,
     }

@@ -15,7 +15,9 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
-use daskwire_scheduler::state::{Action, ClientId, Event, Policy, RequestId, State, WorkerId};
+use daskwire_scheduler::state::{
+    Action, ClientId, Policy, RequestId, SchedulerInput, State, WorkerId,
+};
 
 use super::{BUDGET, sent};
 use crate::input::Choices;
@@ -73,7 +75,7 @@ impl<'c> Cluster<'c> {
         cluster
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: SchedulerInput) {
         let mut actions = self.state.handle(self.now, event);
         self.state.check();
         while self.state.is_pending() {
@@ -142,7 +144,7 @@ impl<'c> Cluster<'c> {
         let id = WorkerId(self.last_id);
         self.workers.push(id);
         let registration = Box::new(worker);
-        self.handle(Event::WorkerJoined { id, registration });
+        self.handle(SchedulerInput::WorkerJoined { id, registration });
     }
 
     fn add_client(&mut self, name: &str) {
@@ -150,7 +152,7 @@ impl<'c> Cluster<'c> {
         let id = ClientId(self.last_id);
         self.clients.push(id);
         let name = name.to_owned();
-        self.handle(Event::ClientJoined {
+        self.handle(SchedulerInput::ClientJoined {
             id,
             name,
             versions: Value::None,
@@ -204,29 +206,29 @@ impl<'c> Cluster<'c> {
             }
             1 => {
                 if let Some(client) = self.client() {
-                    self.handle(Event::ClientLeft(client));
+                    self.handle(SchedulerInput::ClientLeft(client));
                 }
             }
             2 | 3 => self.add_worker(),
             4 => {
                 if let Some(worker) = self.worker() {
                     self.workers.retain(|other| *other != worker);
-                    self.handle(Event::WorkerLeft(worker));
+                    self.handle(SchedulerInput::WorkerLeft(worker));
                 }
             }
             5 => {
                 self.now += Duration::from_millis(self.choices.u16().into());
-                self.handle(Event::Tick);
+                self.handle(SchedulerInput::Tick);
             }
             6 => {
                 let keys = self.choices.keys();
-                self.handle(Event::Retry(keys));
+                self.handle(SchedulerInput::Retry(keys));
             }
             7 => {
                 let worker = format!("tcp://w{}:1", self.choices.below(4));
                 match self.choices.below(4) {
                     0 => {
-                        self.handle(Event::RetireWorkers(vec![worker.clone()]));
+                        self.handle(SchedulerInput::RetireWorkers(vec![worker.clone()]));
                         let is_there = self.state.has_worker(&worker);
                         let is_retired = is_there && self.state.is_retired(&worker);
                         let can_retire = self.state.can_retire(&worker);
@@ -237,16 +239,16 @@ impl<'c> Cluster<'c> {
                             0 => LeaveReason::Retired,
                             _ => LeaveReason::Unregistered,
                         };
-                        self.handle(Event::RemoveWorker {
+                        self.handle(SchedulerInput::RemoveWorker {
                             worker,
                             close: true,
                             reason,
                         });
                     }
-                    2 => self.handle(Event::KeepWorker(worker)),
+                    2 => self.handle(SchedulerInput::KeepWorker(worker)),
                     _ => {
                         let keys = self.choices.keys();
-                        self.handle(Event::DataMissing { worker, keys });
+                        self.handle(SchedulerInput::DataMissing { worker, keys });
                     }
                 }
             }
@@ -254,19 +256,19 @@ impl<'c> Cluster<'c> {
                 let choices = &mut self.choices;
                 let key = choices.key();
                 let worker = format!("tcp://w{}:1", choices.below(4));
-                let stored = Event::DataStored {
+                let stored = SchedulerInput::DataStored {
                     client: Some(CLIENTS[choices.below(CLIENTS.len())].to_owned()),
                     who_has: vec![(key.clone(), vec![worker.clone()])],
                     nbytes: vec![(key.clone(), choices.u64())],
                 };
                 let keys = vec![key];
-                self.handle(Event::DataExpected { worker, keys });
+                self.handle(SchedulerInput::DataExpected { worker, keys });
                 self.handle(stored);
             }
             9..=17 => {
                 if let Some(client) = self.client() {
                     for message in self.client_message() {
-                        self.handle(Event::FromClient(client, message));
+                        self.handle(SchedulerInput::FromClient(client, message));
                     }
                 }
             }
@@ -279,12 +281,12 @@ impl<'c> Cluster<'c> {
                 {
                     let (worker, request) = self.asked_back.swap_remove(asked);
                     let message = self.give_back(worker, request);
-                    self.handle(Event::FromWorker(worker, message));
+                    self.handle(SchedulerInput::FromWorker(worker, message));
                 } else if index < self.running.len() {
                     let (worker, key, run_id) = self.running.swap_remove(index);
                     let message = self.outcome(key, run_id);
                     for message in sent(&vec![message]) {
-                        self.handle(Event::FromWorker(worker, message));
+                        self.handle(SchedulerInput::FromWorker(worker, message));
                     }
                 }
             }
@@ -292,7 +294,7 @@ impl<'c> Cluster<'c> {
             _ => {
                 if let Some(worker) = self.worker() {
                     for message in self.worker_message() {
-                        self.handle(Event::FromWorker(worker, message));
+                        self.handle(SchedulerInput::FromWorker(worker, message));
                     }
                 }
             }
@@ -304,28 +306,28 @@ impl<'c> Cluster<'c> {
         let choices = &mut self.choices;
         let event = match choices.below(24) {
             0..=3 => match self.draining.pop() {
-                Some(worker) => Event::Drained(worker),
+                Some(worker) => SchedulerInput::Drained(worker),
                 // The worker may have left, or never existed.
-                None => Event::Drained(WorkerId(choices.byte().into())),
+                None => SchedulerInput::Drained(WorkerId(choices.byte().into())),
             },
             4 => {
                 let client = ClientId(choices.below(8) as u64);
                 match choices.below(3) {
-                    0 => Event::ClientBehind(client),
-                    _ => Event::ClientDrained(client),
+                    0 => SchedulerInput::ClientBehind(client),
+                    _ => SchedulerInput::ClientDrained(client),
                 }
             }
-            5..=6 => Event::Heartbeat {
+            5..=6 => SchedulerInput::Heartbeat {
                 worker: format!("tcp://w{}:1", choices.below(4)),
                 metrics: Value::dict([("managed_bytes", choices.number())]),
             },
-            7 => Event::ReduceReplicas,
-            8..=9 => Event::WatchTasks(choices.byte() & 1 == 1),
+            7 => SchedulerInput::ReduceReplicas,
+            8..=9 => SchedulerInput::WatchTasks(choices.byte() & 1 == 1),
             10 | 11 => {
                 // An id that is already in use.
                 let name = CLIENTS[choices.below(CLIENTS.len())].to_owned();
                 let Some(id) = self.client() else { return };
-                Event::ClientJoined {
+                SchedulerInput::ClientJoined {
                     id,
                     name,
                     versions: Value::None,
@@ -336,13 +338,13 @@ impl<'c> Cluster<'c> {
                 assert_eq!(identities.len(), self.state.worker_count());
                 return;
             }
-            15 => Event::Close,
+            15 => SchedulerInput::Close,
             16..=21 => {
                 let request = Box::new(self.shared_request());
                 self.last_id += 1;
                 let id = RequestId(self.last_id);
                 self.requests.push(id);
-                Event::Requested { id, request }
+                SchedulerInput::Requested { id, request }
             }
             _ => {
                 let index = choices.below(self.requests.len());
@@ -351,8 +353,8 @@ impl<'c> Cluster<'c> {
                     return;
                 }
                 match (self.requests.swap_remove(index), is_replied) {
-                    (id, true) => Event::Replied(id),
-                    (id, false) => Event::RequestDropped(id),
+                    (id, true) => SchedulerInput::Replied(id),
+                    (id, false) => SchedulerInput::RequestDropped(id),
                 }
             }
         };
@@ -604,8 +606,8 @@ impl<'c> Cluster<'c> {
         }
         // This includes workers whose streams were to be closed.
         for id in 1..=self.last_id {
-            self.handle(Event::ClientLeft(ClientId(id)));
-            self.handle(Event::WorkerLeft(WorkerId(id)));
+            self.handle(SchedulerInput::ClientLeft(ClientId(id)));
+            self.handle(SchedulerInput::WorkerLeft(WorkerId(id)));
         }
         assert_eq!(self.state.client_count(), 0);
         assert_eq!(self.state.worker_count(), 0);

@@ -11,7 +11,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 use daskwire_worker::state::{
-    Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, State,
+    Action, Answer, Description, Executed, Failure, Fetched, Limits, Peer, State, WorkerInput,
 };
 
 use super::{BUDGET, sent};
@@ -72,14 +72,14 @@ struct Worker {
     now: Duration,
     running: Vec<Key>,
     asked: Vec<(u64, Peer, Vec<Key>)>,
-    timers: Vec<Event>,
+    timers: Vec<WorkerInput>,
     /// The keys in the store.
     store: BTreeSet<Key>,
     is_closed: bool,
 }
 
 impl Worker {
-    fn handle(&mut self, events: impl IntoIterator<Item = Event>) {
+    fn handle(&mut self, events: impl IntoIterator<Item = WorkerInput>) {
         for action in self.state.handle_all(self.now, events) {
             match action {
                 Action::Execute(run) => {
@@ -119,7 +119,7 @@ impl Worker {
     }
 
     fn batch(&mut self, batch: Vec<ToWorker>) {
-        self.handle(batch.into_iter().map(Event::FromScheduler));
+        self.handle(batch.into_iter().map(WorkerInput::FromScheduler));
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {
@@ -187,8 +187,8 @@ impl Worker {
                 let lost = choices.keys();
                 if let Some(key) = take(&mut self.running, index) {
                     self.handle([match lost.is_empty() {
-                        true => Event::Reschedule(key),
-                        false => Event::InputsLost { key, lost },
+                        true => WorkerInput::Reschedule(key),
+                        false => WorkerInput::InputsLost { key, lost },
                     }]);
                 }
                 return;
@@ -207,22 +207,22 @@ impl Worker {
                 let timer = take(&mut self.timers, choices.byte().into());
                 return self.handle(timer);
             }
-            19 => return self.handle([Event::Lost(choices.keys())]),
+            19 => return self.handle([WorkerInput::Lost(choices.keys())]),
             20 => {
                 let stored = self.store(choices.keys());
-                return self.handle([Event::Stored(stored)]);
+                return self.handle([WorkerInput::Stored(stored)]);
             }
             21 => {
                 let choice = choices.byte();
                 let is_on = choice & 1 == 1;
                 let event = match choice {
-                    0..=191 => Event::Paused(is_on),
-                    192..=207 => Event::Watched(is_on),
-                    208..=223 => Event::Spilled {
+                    0..=191 => WorkerInput::Paused(is_on),
+                    192..=207 => WorkerInput::Watched(is_on),
+                    208..=223 => WorkerInput::Spilled {
                         key: choices.key(),
                         len: choices.u64(),
                     },
-                    224..=227 => Event::ClockOffset(f64::from(choices.u16())),
+                    224..=227 => WorkerInput::ClockOffset(f64::from(choices.u16())),
                     228..=251 => {
                         self.now += Duration::from_millis(choices.u16().into());
                         return;
@@ -231,7 +231,7 @@ impl Worker {
                 };
                 return self.handle([event]);
             }
-            22 => return self.handle([Event::StoreFull(choices.byte() & 1 == 1)]),
+            22 => return self.handle([WorkerInput::StoreFull(choices.byte() & 1 == 1)]),
             _ => {
                 if let Ok(batch) = ToWorker::decode_batch(&choices.raw()) {
                     self.batch(batch);
@@ -243,7 +243,7 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        self.handle([Event::Close]);
+        self.handle([WorkerInput::Close]);
         self.is_closed = true;
     }
 
@@ -264,7 +264,7 @@ impl Worker {
                 traceback_text: String::new(),
             })),
         };
-        self.handle([Event::Executed(Executed {
+        self.handle([WorkerInput::Executed(Executed {
             key,
             outcome,
             start: Duration::ZERO,
@@ -289,7 +289,7 @@ impl Worker {
                 Answer::Data(self.store(found.map(|(_, key)| key)))
             }
         };
-        self.handle([Event::Fetched(Fetched {
+        self.handle([WorkerInput::Fetched(Fetched {
             request,
             answer,
             start: Duration::ZERO,

@@ -13,7 +13,7 @@ use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Hold, Reconnect, State,
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// The reason given after [`Event::Close`](super::Event::Close).
+/// The reason given after [`ClientInput::Close`](super::ClientInput::Close).
 const CLOSED: &str = "the client was closed";
 
 impl State {

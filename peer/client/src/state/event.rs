@@ -103,7 +103,7 @@ impl Hash for Hold {
 /// while [`State::is_connected`](super::State::is_connected) is false.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum ClientInput {
     /// The scheduler accepted the client on a new stream.
     Connected {
         /// The scheduler's release, if it runs Dask.
@@ -207,7 +207,7 @@ pub enum Action {
         /// The number of the last mark that needs no answer any more.
         mark: u64,
     },
-    /// Report [`Event::Tick`] at a time. Replaces an earlier one.
+    /// Report [`ClientInput::Tick`] at a time. Replaces an earlier one.
     Wake {
         /// The time.
         at: Duration,
@@ -217,8 +217,8 @@ pub enum Action {
         /// The reason.
         reason: String,
     },
-    /// Connect at a time, then report [`Event::Connected`] or
-    /// [`Event::ConnectFailed`].
+    /// Connect at a time, then report [`ClientInput::Connected`] or
+    /// [`ClientInput::ConnectFailed`].
     Connect {
         /// The time.
         at: Duration,

@@ -7,14 +7,14 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use daskwire_client::state::{Action, Event, Reconnect, State, Status};
+//! use daskwire_client::state::{Action, ClientInput, Reconnect, State, Status};
 //! use daskwire_messages::Key;
 //! use daskwire_messages::graph::{Graph, Task};
 //! use daskwire_messages::protocol::{FromClient, KeyInMemory, ToClient, UpdateGraph};
 //!
 //! let mut client = State::new("Client-1", Reconnect::Never);
 //! let now = Duration::ZERO;
-//! let wake = client.handle(now, Event::Connected { release: None });
+//! let wake = client.handle(now, ClientInput::Connected { release: None });
 //! assert!(matches!(wake[..], [Action::Wake { .. }])); // for a heartbeat
 //!
 //! // A task is submitted, and its key held.
@@ -27,14 +27,14 @@
 //!     ..UpdateGraph::default()
 //! });
 //! let message = Box::new(message);
-//! let sent = client.handle(now, Event::Submit { keys, message });
+//! let sent = client.handle(now, ClientInput::Submit { keys, message });
 //! assert!(matches!(sent[..], [Action::Send(FromClient::UpdateGraph(_))]));
 //! let hold = client.hold(&key).ok_or("not connected")?;
 //! assert_eq!(client.status(&hold), Some(Status::Pending));
 //!
 //! // The scheduler reports the result.
 //! let report = ToClient::from(KeyInMemory { key, ..KeyInMemory::default() });
-//! for action in client.handle(now, Event::FromScheduler(report)) {
+//! for action in client.handle(now, ClientInput::FromScheduler(report)) {
 //!     if let Action::Status { hold, status } = action {
 //!         println!("{} is {}", hold.key(), status.name());
 //!     }
@@ -42,7 +42,7 @@
 //! assert_eq!(client.status(&hold), Some(Status::Finished));
 //!
 //! // The last handle is dropped.
-//! let sent = client.handle(now, Event::Release(hold));
+//! let sent = client.handle(now, ClientInput::Release(hold));
 //! assert!(matches!(sent[..], [Action::Send(FromClient::ClientReleasesKeys(_))]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -75,7 +75,7 @@ use std::sync::Arc;
 
 use super::Disconnected;
 
-pub use event::{Action, Event, Hold, Reconnect, Status};
+pub use event::{Action, ClientInput, Hold, Reconnect, Status};
 use types::{TypeNumber, Types};
 
 /// Number of released keys that are remembered before a mark is sent, which makes
@@ -237,7 +237,7 @@ impl State {
     ///
     /// `now` is the time since any fixed origin; actions with a time refer to the
     /// same one.
-    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Duration, event: ClientInput) -> Vec<Action> {
         self.apply(now, event);
         core::mem::take(&mut self.actions)
     }
@@ -301,35 +301,35 @@ impl State {
     }
 
     /// The number of the mark that follows the last release of a key, or the last message
-    /// of [`Event::Send`]; `None` if it is answered. Until [`Action::Answered`], requests
-    /// on other comms may overtake these messages. [`Event::Settle`] sends the mark if it
+    /// of [`ClientInput::Send`]; `None` if it is answered. Until [`Action::Answered`], requests
+    /// on other comms may overtake these messages. [`ClientInput::Settle`] sends the mark if it
     /// is not sent yet.
     pub fn unsettled(&self) -> Option<u64> {
         (self.release_mark > self.answered).then_some(self.release_mark)
     }
 
-    fn apply(&mut self, now: Duration, event: Event) {
+    fn apply(&mut self, now: Duration, event: ClientInput) {
         match event {
-            Event::Connected { release } => self.connected(now, release),
-            Event::ConnectFailed {
+            ClientInput::Connected { release } => self.connected(now, release),
+            ClientInput::ConnectFailed {
                 reason,
                 is_permanent,
             } => self.connect_failed(now, &reason, is_permanent),
-            Event::Disconnected { reason } => self.disconnect(now, reason),
-            Event::Close => self.close(),
-            Event::End { reason } => self.end(reason),
-            Event::Clone(hold) => self.clone_handle(&hold),
-            Event::Release(hold) => self.drop_handle(&hold),
+            ClientInput::Disconnected { reason } => self.disconnect(now, reason),
+            ClientInput::Close => self.close(),
+            ClientInput::End { reason } => self.end(reason),
+            ClientInput::Clone(hold) => self.clone_handle(&hold),
+            ClientInput::Release(hold) => self.drop_handle(&hold),
             _ if !self.is_connected() => {}
-            Event::FromScheduler(message) => self.receive(now, message),
-            Event::Submit { keys, message } => self.submit(&keys, *message),
-            Event::Desire(key) => self.desire(key),
-            Event::Store(keys) => {
+            ClientInput::FromScheduler(message) => self.receive(now, message),
+            ClientInput::Submit { keys, message } => self.submit(&keys, *message),
+            ClientInput::Desire(key) => self.desire(key),
+            ClientInput::Store(keys) => {
                 for key in &keys {
                     self.add_handle(key);
                 }
             }
-            Event::Stored(holds) => {
+            ClientInput::Stored(holds) => {
                 for hold in holds {
                     if self.is_current(&hold) {
                         self.set(&hold.key, Status::Finished);
@@ -340,19 +340,19 @@ impl State {
                     }
                 }
             }
-            Event::Cancel { holds, force } => self.cancel(holds, force),
-            Event::Refresh(keys) => {
+            ClientInput::Cancel { holds, force } => self.cancel(holds, force),
+            ClientInput::Refresh(keys) => {
                 for key in &keys {
                     self.await_report(key);
                 }
                 self.refresh(keys);
             }
-            Event::DesireAs { client, keys } => self.send_unmarked(ClientDesiresKeys {
+            ClientInput::DesireAs { client, keys } => self.send_unmarked(ClientDesiresKeys {
                 keys: Keys(keys),
                 client: Some(client),
                 ..ClientDesiresKeys::default()
             }),
-            Event::ReleaseAs { client, keys } => {
+            ClientInput::ReleaseAs { client, keys } => {
                 // The scheduler closes the connection if it does not know the other client.
                 self.send_unmarked(ClientDesiresKeys {
                     client: Some(client.clone()),
@@ -364,13 +364,13 @@ impl State {
                     ..ClientReleasesKeys::default()
                 });
             }
-            Event::Send(message) => self.send_unmarked(*message),
-            Event::Settle => {
+            ClientInput::Send(message) => self.send_unmarked(*message),
+            ClientInput::Settle => {
                 if self.marks < self.release_mark {
                     self.mark();
                 }
             }
-            Event::Tick => self.tick(now),
+            ClientInput::Tick => self.tick(now),
         }
     }
 
@@ -378,7 +378,7 @@ impl State {
         self.actions.push(Action::Send(message.into()));
     }
 
-    /// Sends a message that [`Event::Settle`] waits for.
+    /// Sends a message that [`ClientInput::Settle`] waits for.
     fn send_unmarked(&mut self, message: impl Into<FromClient>) {
         self.send(message);
         self.release_mark = self.marks + 1;

@@ -26,12 +26,12 @@ impl Machine {
             sent: Vec::new(),
             others: Vec::new(),
         };
-        this.handle(Event::Connected { release: None });
+        this.handle(ClientInput::Connected { release: None });
         this.others.clear();
         this
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: ClientInput) {
         for action in self.state.handle(self.now, event) {
             match action {
                 Action::Send(message) => self.sent.push(message),
@@ -42,7 +42,7 @@ impl Machine {
     }
 
     fn receive(&mut self, message: impl Into<ToClient>) {
-        self.handle(Event::FromScheduler(message.into()));
+        self.handle(ClientInput::FromScheduler(message.into()));
     }
 
     fn submit(&mut self, key: &str) -> Hold {
@@ -52,7 +52,7 @@ impl Machine {
             ..UpdateGraph::default()
         };
         let message = Box::new(message.into());
-        self.handle(Event::Submit { keys, message });
+        self.handle(ClientInput::Submit { keys, message });
         self.state.hold(&Key::from(key)).expect("connected")
     }
 
@@ -110,7 +110,7 @@ fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     client.receive(in_memory("x"));
     assert_eq!(client.status(&old), "finished");
     let holds = vec![old.clone()];
-    client.handle(Event::Cancel {
+    client.handle(ClientInput::Cancel {
         holds,
         force: false,
     });
@@ -139,11 +139,11 @@ fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     // A cancelled key is neither released nor cancelled again, which a scheduler
     // would not survive.
     let holds = vec![old.clone()];
-    client.handle(Event::Cancel { holds, force: true });
-    client.handle(Event::Release(old.clone()));
+    client.handle(ClientInput::Cancel { holds, force: true });
+    client.handle(ClientInput::Release(old.clone()));
     assert_eq!(client.status(&old), "none");
     assert_eq!(client.sent(), [""; 0]);
-    client.handle(Event::Release(new));
+    client.handle(ClientInput::Release(new));
     assert_eq!(client.sent(), ["client-releases-keys x"]);
 }
 
@@ -156,10 +156,10 @@ fn a_released_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(client.status(&first), "error");
     let second = client.submit("x");
     assert_eq!(first, second);
-    client.handle(Event::Release(first));
+    client.handle(ClientInput::Release(first));
     client.receive(erred("x"));
     assert_eq!(client.status(&second), "error");
-    client.handle(Event::Release(second.clone()));
+    client.handle(ClientInput::Release(second.clone()));
     assert_eq!(client.status(&second), "none");
     let third = client.submit("x");
     assert_eq!(
@@ -186,16 +186,16 @@ fn a_released_key_is_pending_when_it_is_submitted_again() {
 fn the_key_of_an_ended_hold_can_be_submitted_again() {
     let mut client = Machine::new(Reconnect::Never);
     let submit_again = |client: &mut Machine, old: &Hold| {
-        client.handle(Event::Submit {
+        client.handle(ClientInput::Submit {
             keys: vec![old.key().clone()],
             message: Box::new(UpdateGraph::default().into()),
         });
         client.state.hold(old.key()).expect("connected")
     };
     let released = client.submit("x");
-    client.handle(Event::Release(released.clone()));
+    client.handle(ClientInput::Release(released.clone()));
     let cancelled = submit_again(&mut client, &released);
-    client.handle(Event::Cancel {
+    client.handle(ClientInput::Cancel {
         holds: vec![cancelled.clone()],
         force: false,
     });
@@ -204,8 +204,8 @@ fn the_key_of_an_ended_hold_can_be_submitted_again() {
     assert_eq!(statuses(&client), ["none", "cancelled", "pending"]);
     client.sent();
     // A handle that is no longer counted
-    client.handle(Event::Release(released.clone()));
-    client.handle(Event::Release(cancelled.clone()));
+    client.handle(ClientInput::Release(released.clone()));
+    client.handle(ClientInput::Release(cancelled.clone()));
     assert_eq!(statuses(&client), ["none", "none", "pending"]);
     assert_eq!(client.sent(), [""; 0]);
     // Those of another state machine
@@ -213,10 +213,10 @@ fn the_key_of_an_ended_hold_can_be_submitted_again() {
     let own = other.submit("x");
     other.sent();
     for event in [
-        Event::Clone(new.clone()),
-        Event::Release(new.clone()),
-        Event::Stored(vec![new.clone()]),
-        Event::Cancel {
+        ClientInput::Clone(new.clone()),
+        ClientInput::Release(new.clone()),
+        ClientInput::Stored(vec![new.clone()]),
+        ClientInput::Cancel {
             holds: vec![new.clone()],
             force: true,
         },
@@ -241,7 +241,7 @@ fn a_key_with_too_many_handles_stays_held() {
     client.submit("x");
     client.sent();
     for _ in 0..3 {
-        client.handle(Event::Release(hold.clone()));
+        client.handle(ClientInput::Release(hold.clone()));
     }
     assert_eq!(client.sent(), [""; 0]);
     assert_eq!(client.status(&hold), "pending");
@@ -253,7 +253,7 @@ fn each_hold_waits_for_the_last_mark_before_it() {
     let mut client = Machine::new(Reconnect::Within(Duration::MAX));
     let mut use_again = |key: &str| {
         let hold = client.submit(key);
-        client.handle(Event::Release(hold));
+        client.handle(ClientInput::Release(hold));
         client.submit(key)
     };
     let [first, second, third] = ["a", "b", "c"].map(&mut use_again);
@@ -270,13 +270,13 @@ fn each_hold_waits_for_the_last_mark_before_it() {
     assert_eq!(statuses_after("client-mark-1"), two);
     assert_eq!(statuses_after("client-mark-3"), ["finished"; 3]);
     // Holds of a new connection do not wait for marks of the earlier one.
-    client.handle(Event::Release(third));
+    client.handle(ClientInput::Release(third));
     let fourth = client.submit("c");
     client.receive(in_memory("c"));
     assert_eq!(client.status(&fourth), "pending");
     let reason = "the cable was cut".to_owned();
-    client.handle(Event::Disconnected { reason });
-    client.handle(Event::Connected { release: None });
+    client.handle(ClientInput::Disconnected { reason });
+    client.handle(ClientInput::Connected { release: None });
     let fifth = client.submit("c");
     client.receive(in_memory("c"));
     assert_eq!(client.status(&fifth), "finished");
@@ -289,7 +289,7 @@ fn keys_that_are_used_once_take_few_marks() {
         let mut marks = 0;
         for number in 0..count {
             let hold = client.submit(&format!("x-{round}-{number}"));
-            client.handle(Event::Release(hold));
+            client.handle(ClientInput::Release(hold));
             for sent in client.sent() {
                 if let Some(mark) = sent.strip_prefix("report-key ") {
                     client.receive(unknown(mark));
@@ -355,7 +355,7 @@ fn a_first_submission_that_crosses_a_cancellation_is_released() {
     client.receive(unknown("x"));
     assert_eq!(client.status(&hold), "cancelled");
     assert_eq!(client.sent(), ["update-graph x", "client-releases-keys x"]);
-    client.handle(Event::Release(hold));
+    client.handle(ClientInput::Release(hold));
     assert_eq!(client.sent(), [""; 0]);
 }
 
@@ -390,13 +390,13 @@ fn a_broken_connection_ends_holds_and_is_made_again() {
     let [failed, done, waiting] = ["failed", "done", "waiting"].map(|key| client.submit(key));
     client.receive(erred("failed"));
     client.receive(in_memory("done"));
-    client.handle(Event::Release(waiting.clone()));
+    client.handle(ClientInput::Release(waiting.clone()));
     client.submit("waiting");
     assert_eq!(client.state.unsettled(), Some(1));
     client.now = 100 * second;
     client.others.clear();
     let reason = || "the cable was cut".to_owned();
-    client.handle(Event::Disconnected { reason: reason() });
+    client.handle(ClientInput::Disconnected { reason: reason() });
     assert_eq!(client.status(&failed), "error");
     assert_eq!(client.status(&done), "lost");
     assert_eq!(client.state.unsettled(), None);
@@ -417,14 +417,14 @@ fn a_broken_connection_ends_holds_and_is_made_again() {
     );
     // Nothing is sent meanwhile.
     client.sent();
-    client.handle(Event::Desire(Key::from("x")));
-    client.handle(Event::Settle);
-    client.handle(Event::Release(done));
+    client.handle(ClientInput::Desire(Key::from("x")));
+    client.handle(ClientInput::Settle);
+    client.handle(ClientInput::Release(done));
     client.now += 5 * second;
-    client.handle(Event::Tick);
+    client.handle(ClientInput::Tick);
     assert_eq!(client.sent(), [""; 0]);
     assert_eq!(client.state.hold(&Key::from("x")), None);
-    client.handle(Event::Connected { release: None });
+    client.handle(ClientInput::Connected { release: None });
     let again = client.submit("failed");
     assert_eq!(client.status(&again), "pending");
     assert_eq!(client.status(&failed), "error");
@@ -432,9 +432,9 @@ fn a_broken_connection_ends_holds_and_is_made_again() {
     assert_eq!(client.status(&again), "finished");
     // Keys held by the earlier scheduler are not released from this one.
     client.sent();
-    client.handle(Event::Release(failed));
+    client.handle(ClientInput::Release(failed));
     assert_eq!(client.sent(), [""; 0]);
-    client.handle(Event::Release(again));
+    client.handle(ClientInput::Release(again));
     assert_eq!(client.sent(), ["client-releases-keys failed"]);
 }
 
@@ -460,18 +460,18 @@ fn attempts_to_connect_become_rarer_and_end() {
         "the scheduler closed: maintenance, and reconnecting failed: refused"
     );
     // Further events have no effect.
-    client.handle(Event::Connected { release: None });
+    client.handle(ClientInput::Connected { release: None });
     assert!(!client.state.is_connected());
     // A permanent failure ends the client at once.
     let mut client = Machine::new(Reconnect::Within(Duration::MAX));
     let reason = "the cable was cut".to_owned();
-    client.handle(Event::Disconnected { reason });
+    client.handle(ClientInput::Disconnected { reason });
     client.handle(connect_failed(true));
     assert!(client.state.has_ended());
 }
 
-fn connect_failed(is_permanent: bool) -> Event {
-    Event::ConnectFailed {
+fn connect_failed(is_permanent: bool) -> ClientInput {
+    ClientInput::ConnectFailed {
         reason: "refused".to_owned(),
         is_permanent,
     }
@@ -482,8 +482,8 @@ fn closing_notifies_the_scheduler_once_and_ends_all_holds() {
     let mut client = Machine::new(Reconnect::Within(Duration::MAX));
     let hold = client.submit("x");
     client.sent();
-    client.handle(Event::Close);
-    client.handle(Event::Close);
+    client.handle(ClientInput::Close);
+    client.handle(ClientInput::Close);
     assert_eq!(client.sent(), ["close-client", "close-stream"]);
     let reason = "the client was closed".to_owned();
     assert_eq!(
@@ -492,9 +492,9 @@ fn closing_notifies_the_scheduler_once_and_ends_all_holds() {
     );
     let reason = "end of the stream".to_owned();
     client.others.clear();
-    client.handle(Event::Disconnected { reason });
+    client.handle(ClientInput::Disconnected { reason });
     client.receive(in_memory("x"));
-    client.handle(Event::Release(hold));
+    client.handle(ClientInput::Release(hold));
     assert!(client.sent.is_empty() && client.others.is_empty());
 }
 
@@ -510,8 +510,8 @@ fn heartbeats_follow_the_interval_of_the_scheduler() {
         }
         // The interval is that of the next heartbeat.
         client.now = client.state.next_heartbeat;
-        client.handle(Event::Tick);
-        client.handle(Event::Tick);
+        client.handle(ClientInput::Tick);
+        client.handle(ClientInput::Tick);
         assert_eq!(client.sent(), ["heartbeat-client"]);
         match client.others.pop() {
             Some(Action::Wake { at }) => at - client.now,
@@ -529,7 +529,7 @@ fn heartbeats_follow_the_interval_of_the_scheduler() {
 fn answers_to_marks_that_were_not_sent_are_ignored() {
     let mut client = Machine::new(Reconnect::Never);
     let old = client.submit("x");
-    client.handle(Event::Release(old));
+    client.handle(ClientInput::Release(old));
     for mark in ["2", "18446744073709551615", "-1", "", "x"] {
         client.receive(unknown(&format!("client-mark-{mark}")));
     }
@@ -544,13 +544,16 @@ fn answers_to_marks_that_were_not_sent_are_ignored() {
 #[test]
 fn stored_and_refreshed_keys() {
     let mut client = Machine::new(Reconnect::Never);
-    client.handle(Event::Store(vec![Key::from("x")]));
+    client.handle(ClientInput::Store(vec![Key::from("x")]));
     let hold = client.state.hold(&Key::from("x")).expect("connected");
     assert_eq!(client.status(&hold), "pending");
-    client.handle(Event::Stored(vec![hold.clone()]));
+    client.handle(ClientInput::Stored(vec![hold.clone()]));
     assert_eq!(client.status(&hold), "finished");
     assert_eq!(client.sent(), [""; 0]);
-    client.handle(Event::Refresh(vec![Key::from("x"), Key::from("other")]));
+    client.handle(ClientInput::Refresh(vec![
+        Key::from("x"),
+        Key::from("other"),
+    ]));
     assert_eq!(client.status(&hold), "pending");
     assert_eq!(client.sent(), ["report-key x"]);
     client.receive(in_memory("x"));
@@ -561,12 +564,12 @@ fn stored_and_refreshed_keys() {
     assert_eq!(client.status(&hold), "pending");
     // A hold that was cancelled meanwhile is not stored.
     let holds = vec![hold.clone()];
-    client.handle(Event::Cancel {
+    client.handle(ClientInput::Cancel {
         holds,
         force: false,
     });
     client.sent();
-    client.handle(Event::Stored(vec![hold.clone()]));
+    client.handle(ClientInput::Stored(vec![hold.clone()]));
     assert_eq!(client.status(&hold), "cancelled");
     assert_eq!(client.sent(), ["client-releases-keys x"]);
 }
@@ -576,9 +579,9 @@ fn stored_and_refreshed_keys() {
 fn forgotten_data_is_lost() {
     let mut client = Machine::new(Reconnect::Never);
     let mut hold = |key: &str| {
-        client.handle(Event::Store(vec![Key::from(key)]));
+        client.handle(ClientInput::Store(vec![Key::from(key)]));
         let hold = client.state.hold(&Key::from(key)).expect("connected");
-        client.handle(Event::Stored(vec![hold.clone()]));
+        client.handle(ClientInput::Stored(vec![hold.clone()]));
         hold
     };
     let [reported, asked, cancelled, restarted] = ["a", "b", "c", "d"].map(&mut hold);
@@ -586,7 +589,7 @@ fn forgotten_data_is_lost() {
         reason: Some("already forgotten".to_owned()),
         ..unknown("a")
     });
-    client.handle(Event::Refresh(vec![Key::from("b"), Key::from("c")]));
+    client.handle(ClientInput::Refresh(vec![Key::from("b"), Key::from("c")]));
     client.receive(unknown("b"));
     client.receive(CancelledKeys {
         reason: Some("by a person".to_owned()),

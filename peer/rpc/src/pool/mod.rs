@@ -117,14 +117,14 @@ impl Peers {
 
 /// A use of a peer, which ends when the pool forgets the peer.
 #[derive(Debug)]
-pub struct Lease<'p> {
+pub struct PoolUse<'p> {
     pool: &'p Pool,
     address: &'p Address,
     /// `None` only while the lease is dropped.
     known: Option<watch::Receiver<()>>,
 }
 
-impl Lease<'_> {
+impl PoolUse<'_> {
     /// Waits for `work`, at most until the peer is forgotten.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl Lease<'_> {
     }
 }
 
-impl Drop for Lease<'_> {
+impl Drop for PoolUse<'_> {
     fn drop(&mut self) {
         let mut peers = self.pool.lock();
         self.known = None;
@@ -476,13 +476,13 @@ impl Pool {
     }
 
     /// Registers a use of a peer, for work other than [`call`](Self::call).
-    pub fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
+    pub fn lease<'p>(&'p self, address: &'p Address) -> PoolUse<'p> {
         let mut peers = self.lock();
         let comms = match peers.by_address.get(address) {
             Some(comms) => comms,
             None => peers.by_address.entry(address.clone()).or_default(),
         };
-        Lease {
+        PoolUse {
             pool: self,
             address,
             known: Some(comms.known.subscribe()),

@@ -18,7 +18,7 @@ use daskwire_rpc::gather::{Gathering, Holders, ask_all};
 use super::Shared;
 use super::reply::{Reply, refused};
 use super::spread::spread;
-use crate::state::{Event, REPLACED, State, choose};
+use crate::state::{REPLACED, SchedulerInput, State, choose};
 
 impl Shared {
     /// Returns a random number.
@@ -71,7 +71,7 @@ impl Shared {
                         let found = reply.data.unwrap_or_default();
                         let keys = gathering.answered(keys, found.iter().map(|(key, _)| key));
                         if !keys.is_empty() {
-                            self.handle(Event::DataMissing { worker, keys });
+                            self.handle(SchedulerInput::DataMissing { worker, keys });
                         }
                         data.extend(found);
                     }
@@ -159,7 +159,7 @@ impl Shared {
         }
         let is_all = keys.iter().all(|key| who_has.contains_key(key));
         let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
-        self.complete(Event::DataStored {
+        self.complete(SchedulerInput::DataStored {
             client: Some(request.client),
             who_has,
             nbytes,
@@ -203,7 +203,7 @@ impl Shared {
         let stale = self.with_machine(|machine| {
             let stale = machine.state.pending_deletions(worker, &keys);
             let worker = worker.to_owned();
-            machine.handle(Event::DataExpected { worker, keys });
+            machine.handle(SchedulerInput::DataExpected { worker, keys });
             stale
         });
         let address = RequestError::parse_address(worker)?;

@@ -13,14 +13,14 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
 use daskwire_rpc::TaskEvent;
 use daskwire_rpc::batched::BatchSender;
-use daskwire_rpc::event::{self, Event as _, emit};
+use daskwire_rpc::event::{self, RoleEvent as _, emit};
 use daskwire_rpc::net::Connector;
 use daskwire_rpc::pool::Pool;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::event::SchedulerEvent;
 use super::state::{
-    Action, ClientId, Event, Policy, RequestId, RequestRefusal, State, WorkId, WorkerId,
+    Action, ClientId, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId, WorkerId,
 };
 use super::{Notice, Options, ServeError};
 use daskwire::frame::ReadHint;
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     /// The state machine. A thread of its own would not serve others sooner: no event holds the
     /// lock for longer than a slice of work, and between slices [`Shared::work_off`] lets all others
     /// have it. Requests and messages are parsed before, and replies are encoded after it is locked.
-    machine: Mutex<Machine>,
+    machine: Mutex<SchedulerMachine>,
     /// Number of threads that wait for the lock.
     waiting_count: AtomicUsize,
     /// Notified when the state has pending work, and when some of it has ended.
@@ -83,7 +83,7 @@ pub(super) struct Shared {
 
 /// The state machine, and the streams for its messages.
 #[derive(Debug)]
-struct Machine {
+struct SchedulerMachine {
     state: State,
     /// The time passed to the state with the next events.
     now: Duration,
@@ -109,10 +109,10 @@ struct Outbox {
     reports: Vec<TaskEvent>,
 }
 
-impl Machine {
+impl SchedulerMachine {
     /// Handles an event, and executes the resulting actions. Returns the work that is left, if any.
-    fn handle(&mut self, event: Event) -> Option<WorkId> {
-        if let Event::ClientDrained(id) = event {
+    fn handle(&mut self, event: SchedulerInput) -> Option<WorkId> {
+        if let SchedulerInput::ClientDrained(id) = event {
             self.outbox.behind.remove(&id);
         }
         let before = self.state.latest_work();
@@ -133,7 +133,7 @@ impl Machine {
     fn perform(&mut self, actions: Vec<Action>) {
         self.outbox.perform(actions);
         while let Some(id) = self.outbox.newly_behind.pop() {
-            let event = Event::ClientBehind(id);
+            let event = SchedulerInput::ClientBehind(id);
             self.outbox.perform(self.state.handle(self.now, event));
         }
     }
@@ -256,7 +256,7 @@ impl Shared {
             waiting_count: AtomicUsize::new(0),
             work_left: Notify::new(),
             work_ended: Notify::new(),
-            machine: Mutex::new(Machine {
+            machine: Mutex::new(SchedulerMachine {
                 state: State::new(options.policy.clone()),
                 now: Duration::ZERO,
                 last_id: 0,
@@ -287,12 +287,12 @@ impl Shared {
     }
 
     /// Handles an event, of which work may be left.
-    pub(super) fn handle(&self, event: Event) {
+    pub(super) fn handle(&self, event: SchedulerInput) {
         self.with_machine(|machine| machine.handle(event));
     }
 
     /// Handles an event, and waits until none of its work is left. Cancel safe.
-    pub(super) async fn complete(&self, event: Event) {
+    pub(super) async fn complete(&self, event: SchedulerInput) {
         let work = self.with_machine(|machine| machine.handle(event));
         self.ended(work).await;
     }
@@ -313,7 +313,7 @@ impl Shared {
         loop {
             self.work_left.notified().await;
             loop {
-                let (has_ended, is_pending) = self.with_machine(Machine::proceed);
+                let (has_ended, is_pending) = self.with_machine(SchedulerMachine::proceed);
                 if has_ended {
                     self.work_ended.notify_waiters();
                 }
@@ -333,14 +333,17 @@ impl Shared {
         }
     }
 
-    fn with_machine<R>(&self, act: impl FnOnce(&mut Machine) -> R) -> R {
+    fn with_machine<R>(&self, act: impl FnOnce(&mut SchedulerMachine) -> R) -> R {
         self.try_with_machine(act)
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Like [`with_machine`](Self::with_machine), but catches a panic. The scheduler ends
     /// after a panic, because the action may be incomplete.
-    fn try_with_machine<R>(&self, act: impl FnOnce(&mut Machine) -> R) -> Result<R, Panic> {
+    fn try_with_machine<R>(
+        &self,
+        act: impl FnOnce(&mut SchedulerMachine) -> R,
+    ) -> Result<R, Panic> {
         let (result, notices, reports) = {
             let mut machine = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
@@ -348,7 +351,7 @@ impl Shared {
                 let is_watched = SchedulerEvent::is_enabled(event::Level::Debug);
                 if machine.is_watched != is_watched {
                     machine.is_watched = is_watched;
-                    machine.handle(Event::WatchTasks(is_watched));
+                    machine.handle(SchedulerInput::WatchTasks(is_watched));
                 }
                 act(&mut machine)
             }));
@@ -393,7 +396,7 @@ impl Shared {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Machine> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerMachine> {
         self.waiting_count.fetch_add(1, Ordering::AcqRel);
         let machine = self.machine.lock();
         self.waiting_count.fetch_sub(1, Ordering::AcqRel);
@@ -459,7 +462,7 @@ impl Shared {
         loop {
             let nannies = self.with_machine(|machine| {
                 let nannies = machine.state.silent_nannies(machine.now);
-                machine.handle(Event::Tick);
+                machine.handle(SchedulerInput::Tick);
                 nannies
             });
             for nanny in nannies {
@@ -549,7 +552,7 @@ impl Shared {
     /// reports an error.
     pub(super) async fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
-        self.handle(Event::Close);
+        self.handle(SchedulerInput::Close);
         let gone = async {
             loop {
                 let mut ended = core::pin::pin!(self.member_comm_ended.notified());

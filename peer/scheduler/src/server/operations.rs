@@ -16,7 +16,7 @@ use daskwire_rpc::channel::Channel;
 use super::log::Wanted;
 use super::reply::{Reply, refused};
 use super::{Shared, profile};
-use crate::state::{Event, MetadataError, RecordRange, State, WorkerId, names};
+use crate::state::{MetadataError, RecordRange, SchedulerInput, State, WorkerId, names};
 
 /// Ops that only a scheduler in Python can serve, and why.
 const REFUSED: [(&str, &str); 7] = [
@@ -55,9 +55,9 @@ impl Shared {
     /// Does what a client asks the Active Memory Manager for.
     fn control_replicas(&self, method: &str) -> Reply {
         match method {
-            "start" => self.handle(Event::SetReducingReplicas(true)),
-            "stop" => self.handle(Event::SetReducingReplicas(false)),
-            "run_once" => self.handle(Event::ReduceReplicas),
+            "start" => self.handle(SchedulerInput::SetReducingReplicas(true)),
+            "stop" => self.handle(SchedulerInput::SetReducingReplicas(false)),
+            "run_once" => self.handle(SchedulerInput::ReduceReplicas),
             "running" => {
                 return Reply::Value(Value::from(self.inspect(State::is_reducing_replicas)));
             }
@@ -106,11 +106,11 @@ impl Shared {
             }
             Request::TaskStream(request) => self.task_stream(&request),
             Request::TaskStreamIndex(_) => {
-                self.handle(Event::RecordTasks);
+                self.handle(SchedulerInput::RecordTasks);
                 Reply::Value(Value::from(self.inspect(State::recorded_count)))
             }
             Request::StartTaskMetadata(request) => {
-                self.handle(Event::CollectionStarted(request.name));
+                self.handle(SchedulerInput::CollectionStarted(request.name));
                 Reply::Value(Value::None)
             }
             Request::StopTaskMetadata(request) => self.stop_task_metadata(request.name),
@@ -127,7 +127,7 @@ impl Shared {
             Request::AddReplicas(request) => {
                 let AddReplicas { worker, keys, .. } = request;
                 let is_known = self.inspect(|state| state.has_worker(&worker));
-                self.handle(Event::ReplicasAdded { worker, keys });
+                self.handle(SchedulerInput::ReplicasAdded { worker, keys });
                 self.changed.notify_waiters();
                 Reply::Value(Value::from(if is_known { "OK" } else { "not found" }))
             }
@@ -138,7 +138,7 @@ impl Shared {
                 if !self.inspect(|state| state.has_worker(&worker)) {
                     return Ok(missing(&Key::from(worker)));
                 }
-                self.handle(Event::ResourcesSet {
+                self.handle(SchedulerInput::ResourcesSet {
                     worker,
                     resources: resources.unwrap_or_default(),
                 });
@@ -170,7 +170,7 @@ impl Shared {
         if let Some(unknown) = self.inspect(|state| state.unknown_key(keys()).cloned()) {
             return missing(&unknown);
         }
-        self.handle(Event::Restricted(tasks));
+        self.handle(SchedulerInput::Restricted(tasks));
         Reply::Value(Value::None)
     }
 
@@ -179,7 +179,7 @@ impl Shared {
         let refusal = self.with_machine(|machine| {
             let refusal = machine.state.metadata_refusal(&keys, &value);
             let path = keys;
-            machine.handle(Event::MetadataSet { path, value });
+            machine.handle(SchedulerInput::MetadataSet { path, value });
             refusal
         });
         match refusal {
@@ -415,7 +415,7 @@ impl Shared {
             count: request.count,
             start_index: request.start_index,
         };
-        self.handle(Event::RecordTasks);
+        self.handle(SchedulerInput::RecordTasks);
         Reply::Value(Value::list(
             self.inspect(|state| state.recorded_tasks(&range)),
         ))
@@ -425,7 +425,7 @@ impl Shared {
         let name = name.unwrap_or_else(|| "None".to_owned());
         let metadata = self.with_machine(|machine| {
             let metadata = machine.state.collected_metadata(&name);
-            machine.handle(Event::CollectionEnded(name.clone()));
+            machine.handle(SchedulerInput::CollectionEnded(name.clone()));
             metadata
         });
         match metadata {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::reply::{Reply, refused};
-use crate::state::{Event, RequestId, RequestRefusal};
+use crate::state::{RequestId, RequestRefusal, SchedulerInput};
 
 /// A request that the state has taken. Tells the state at the end whether the reply was sent.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Shared {
             let id = RequestId(machine.next_id());
             machine.outbox.replies.insert(id, sender);
             let request = Box::new(request);
-            machine.handle(Event::Requested { id, request });
+            machine.handle(SchedulerInput::Requested { id, request });
             id
         });
         Pending {
@@ -76,8 +76,8 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         let event = match self.is_replied {
-            true => Event::Replied(self.id),
-            false => Event::RequestDropped(self.id),
+            true => SchedulerInput::Replied(self.id),
+            false => SchedulerInput::RequestDropped(self.id),
         };
         // A panic of the state has ended the scheduler already; a second one here would abort the
         // process.

@@ -13,7 +13,7 @@ use daskwire_rpc::RequestError;
 use super::Shared;
 use super::operations::missing;
 use super::reply::{Reply, refused};
-use crate::state::Event;
+use crate::state::SchedulerInput;
 
 /// The keys that workers are to fetch, with their holders, by the address of the worker.
 type Fetches = BTreeMap<String, Vec<(Key, Vec<String>)>>;
@@ -105,7 +105,7 @@ impl Shared {
             }
         });
         for (worker, keys) in surplus {
-            self.handle(Event::ReplicasDropped { worker, keys });
+            self.handle(SchedulerInput::ReplicasDropped { worker, keys });
         }
     }
 
@@ -164,7 +164,7 @@ impl Shared {
             }
         }
         for (worker, keys) in moved {
-            self.handle(Event::ReplicasDropped { worker, keys });
+            self.handle(SchedulerInput::ReplicasDropped { worker, keys });
         }
         // Without a choice of keys, those that were lost meanwhile do not matter.
         if failed.is_empty() || !is_limited {
@@ -212,7 +212,7 @@ impl Shared {
         };
         let lost: HashSet<&Key> = failed.iter().collect();
         keys.retain(|key| !lost.contains(key));
-        self.handle(Event::ReplicasAdded {
+        self.handle(SchedulerInput::ReplicasAdded {
             worker: worker.to_owned(),
             keys: Keys(keys),
         });

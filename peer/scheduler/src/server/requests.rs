@@ -20,7 +20,7 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::state::Event;
+use crate::state::SchedulerInput;
 use crate::state::unknown::UnknownOps;
 use crate::{LeaveReason, Notice};
 
@@ -127,7 +127,7 @@ impl Shared {
                 let is_closing = self.is_closing.load(Ordering::Acquire);
                 let interval = self.with_machine(|machine| {
                     let is_known = is_closing || machine.state.answers_heartbeats(&request.address);
-                    machine.handle(Event::Heartbeat {
+                    machine.handle(SchedulerInput::Heartbeat {
                         worker: request.address,
                         metrics: request.metrics,
                     });
@@ -142,7 +142,7 @@ impl Shared {
             }
             Request::Unregister(request) => {
                 let is_known = self.inspect(|state| state.has_worker(&request.address));
-                self.handle(Event::RemoveWorker {
+                self.handle(SchedulerInput::RemoveWorker {
                     worker: request.address,
                     close: false,
                     reason: LeaveReason::Unregistered,
@@ -216,7 +216,7 @@ impl Shared {
                 .await
             }
             Request::UpdateData(request) => {
-                self.complete(Event::DataStored {
+                self.complete(SchedulerInput::DataStored {
                     client: request.client,
                     who_has: request.who_has.unwrap_or_default(),
                     nbytes: request.nbytes.unwrap_or_default(),
@@ -232,7 +232,7 @@ impl Shared {
                 }
                 // A client takes the tasks in the reply for pending.
                 let failed = self.inspect(|state| state.failed(&keys));
-                self.complete(Event::Retry(keys)).await;
+                self.complete(SchedulerInput::Retry(keys)).await;
                 Reply::Keys(Keys(failed))
             }
             Request::RetireWorkers(request) => self.retire(request).await,
@@ -286,7 +286,7 @@ impl Shared {
                     let message = format!("'{}' object is not iterable", request.topic.type_name());
                     return refused("TypeError", &message);
                 }
-                self.handle(Event::Published {
+                self.handle(SchedulerInput::Published {
                     topics: request.topic.clone(),
                     message: request.msg.clone(),
                 });

@@ -12,7 +12,7 @@ use daskwire_rpc::channel::with_timeout;
 use super::Shared;
 use super::reply::{Reply, refused};
 use crate::LeaveReason;
-use crate::state::{Event, State, WorkerId};
+use crate::state::{SchedulerInput, State, WorkerId};
 
 /// Timeout of a restart without one of its own.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ struct Restarted {
 impl Shared {
     /// Forgets all tasks, and restarts all workers.
     pub(super) async fn restart(self: &Arc<Self>, request: RestartCluster) -> Reply {
-        self.complete(Event::Restart).await;
+        self.complete(SchedulerInput::Restart).await;
         let request = RestartWorkers {
             timeout: request.timeout,
             wait_for_workers: request.wait_for_workers,
@@ -167,7 +167,7 @@ impl Shared {
     fn remove_restarted(&self, worker: &Restarted) -> bool {
         let is_there = self.inspect(|state| state.is_member(worker.id));
         if is_there {
-            self.handle(Event::RemoveWorker {
+            self.handle(SchedulerInput::RemoveWorker {
                 worker: worker.address.clone(),
                 close: true,
                 reason: LeaveReason::Restarted,

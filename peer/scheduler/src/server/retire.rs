@@ -9,7 +9,7 @@ use daskwire_messages::protocol::{RetireWorkers, WorkersToClose};
 use super::Shared;
 use super::reply::{Reply, refused};
 use crate::LeaveReason;
-use crate::state::{CloseOptions, Event, WorkerId};
+use crate::state::{CloseOptions, SchedulerInput, WorkerId};
 
 impl Shared {
     /// Retires workers once other workers have copies of their data.
@@ -60,19 +60,19 @@ impl Shared {
         };
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let workers: Vec<String> = known.into_iter().map(|(worker, _)| worker).collect();
-        self.handle(Event::RetireWorkers(workers.clone()));
+        self.handle(SchedulerInput::RetireWorkers(workers.clone()));
         let mut retired = Vec::new();
         let mut kept = Vec::new();
         for worker in workers {
             let identity = self.inspect(|state| state.identity_of(&worker));
             let can_retire = self.inspect(|state| state.can_retire(&worker));
-            if !(can_retire && self.may_leave(&worker).await) {
-                self.handle(Event::KeepWorker(worker.clone()));
+            if !(can_retire && self.wait_until_copied(&worker).await) {
+                self.handle(SchedulerInput::KeepWorker(worker.clone()));
                 kept.push(worker);
                 continue;
             }
             if close || remove {
-                self.handle(Event::RemoveWorker {
+                self.handle(SchedulerInput::RemoveWorker {
                     worker,
                     close,
                     reason: LeaveReason::Retired,
@@ -116,7 +116,7 @@ impl Shared {
             ("action", Value::from(action)),
             ("stimulus_id", Value::from(stimulus)),
         ];
-        self.handle(Event::Published {
+        self.handle(SchedulerInput::Published {
             topics: Value::list(topics.iter().copied()),
             message: Value::dict(common.into_iter().chain(fields)),
         });
@@ -168,24 +168,25 @@ impl Shared {
 
     /// Waits until other workers have copies of a worker's data. Returns `false` if no
     /// worker can copy it, or none copies anything for the time of [`timeout_of`].
-    async fn may_leave(&self, worker: &str) -> bool {
+    async fn wait_until_copied(&self, worker: &str) -> bool {
         /// Time after which other workers are asked again to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
-        let mut left = Vec::new();
-        let mut left_count = usize::MAX;
+        let mut keys = Vec::new();
+        let mut key_count = usize::MAX;
         let mut timeout = None;
         let mut again = core::pin::pin!(runtime::sleep(AGAIN));
         let mut deadline = core::pin::pin!(runtime::sleep(TIMEOUT));
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.inspect(|state| state.has_retired(worker, &mut left)) {
+            self.inspect(|state| state.update_keys_without_copy(worker, &mut keys));
+            if keys.is_empty() {
                 return true;
             }
-            if left.len() < left_count {
-                left_count = left.len();
+            if keys.len() < key_count {
+                key_count = keys.len();
                 let timeout = *timeout.get_or_insert_with(|| {
-                    let sizes = self.inspect(|state| state.nbytes(Some(&left)));
+                    let sizes = self.inspect(|state| state.nbytes(Some(&keys)));
                     timeout_of(sizes.iter().map(|(_, len)| *len).max().unwrap_or_default())
                 });
                 deadline.set(runtime::sleep(timeout));
@@ -194,9 +195,9 @@ impl Shared {
                 () = changed => {}
                 () = &mut again => {
                     let can_retire = self.with_machine(|machine| {
-                        machine.handle(Event::RetireWorkers(vec![worker.to_owned()]));
+                        machine.handle(SchedulerInput::RetireWorkers(vec![worker.to_owned()]));
                         // Until now, only copies of the last of these were noticed.
-                        left.retain(|key| machine.state.is_left(key, worker));
+                        keys.retain(|key| machine.state.is_sole_copy(key, worker));
                         machine.state.can_retire(worker)
                     });
                     if !can_retire {

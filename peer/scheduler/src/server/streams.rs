@@ -14,8 +14,8 @@ use daskwire_rpc::batched::{Backlog, BatchSender, BatchWriter};
 use daskwire_rpc::channel::{Channel, Sender};
 
 use super::plugins::PluginKind;
-use super::{CLOSE_TIMEOUT, Machine, Shared};
-use crate::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
+use super::{CLOSE_TIMEOUT, SchedulerMachine, Shared};
+use crate::state::{Action, ClientId, SchedulerInput, Submission, WorkerId, WorkerRefusal};
 use crate::{Notice, Options};
 
 /// Maximum number of messages of a client or worker that are handled before others may come between.
@@ -44,7 +44,7 @@ impl Shared {
             let id = ClientId(machine.next_id());
             machine.outbox.clients.insert(id, stream);
             let name = name.to_owned();
-            machine.handle(Event::ClientJoined { id, name, versions });
+            machine.handle(SchedulerInput::ClientJoined { id, name, versions });
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));
@@ -59,7 +59,7 @@ impl Shared {
             let batch = tokio::select! {
                 batch = batch => batch,
                 () = backlog.drained() => {
-                    self.handle(Event::ClientDrained(id));
+                    self.handle(SchedulerInput::ClientDrained(id));
                     continue;
                 }
                 () = backlog.closing() => break,
@@ -93,7 +93,7 @@ impl Shared {
         if backlog.has_overflowed() {
             self.notify_not_reading(name);
         }
-        self.complete(Event::ClientLeft(id)).await;
+        self.complete(SchedulerInput::ClientLeft(id)).await;
         finish_writing(&mut writing).await;
         drop(ending);
     }
@@ -129,7 +129,7 @@ impl Shared {
             let batch = tokio::select! {
                 batch = receiver.receive_batch::<FromWorker>() => batch,
                 () = backlog.drained() => {
-                    self.handle(Event::Drained(id));
+                    self.handle(SchedulerInput::Drained(id));
                     continue;
                 }
                 () = backlog.closing() => break,
@@ -144,7 +144,7 @@ impl Shared {
             while batch.len() > 0 && !backlog.has_overflowed() {
                 self.with_machine(|machine| {
                     for message in batch.by_ref().take(MAX_AT_ONCE) {
-                        machine.handle(Event::FromWorker(id, message));
+                        machine.handle(SchedulerInput::FromWorker(id, message));
                     }
                 });
                 if batch.len() > 0 {
@@ -159,7 +159,7 @@ impl Shared {
         if backlog.has_overflowed() {
             self.notify_not_reading(&address);
         }
-        self.complete(Event::WorkerLeft(id)).await;
+        self.complete(SchedulerInput::WorkerLeft(id)).await;
         if let Ok(address) = address.parse() {
             self.pool.forget(&address);
         }
@@ -171,13 +171,13 @@ impl Shared {
     /// Registers a worker. If it is accepted, the reply is the first message of its stream.
     fn join(
         &self,
-        machine: &mut Machine,
+        machine: &mut SchedulerMachine,
         registration: RegisterWorker,
         sender: Sender,
     ) -> Result<(WorkerId, BatchWriter, Backlog), Box<(WorkerRefusal, Sender)>> {
         let id = WorkerId(machine.next_id());
         let registration = Box::new(registration);
-        let joined = Event::WorkerJoined { id, registration };
+        let joined = SchedulerInput::WorkerJoined { id, registration };
         let mut actions = machine.state.handle(machine.now, joined).into_iter();
         let (heartbeat_interval, warning) = match actions.next() {
             Some(Action::AcceptWorker {
@@ -240,7 +240,7 @@ impl Shared {
 
 /// Parses a client's message, a large graph on a thread for what blocks: tasks that wait for the
 /// same thread of the executor would wait until it is done.
-async fn read(id: ClientId, message: FromClient) -> Vec<Event> {
+async fn read(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
     /// Length in bytes of a graph that takes about a millisecond.
     const LARGE: usize = 64 << 10;
     let is_large = match &message {
@@ -263,15 +263,15 @@ async fn read(id: ClientId, message: FromClient) -> Vec<Event> {
 /// Parses a client's message, which is the slow part of handling it. A message about many
 /// keys with a reply each is split into parts, between which the replies are
 /// sent.
-fn read_message(id: ClientId, message: FromClient) -> Vec<Event> {
+fn read_message(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
     const PART: usize = 1 << 10;
     match message {
         FromClient::UpdateGraph(message) => match Submission::read(message) {
-            Ok(submission) => vec![Event::Submitted(id, submission)],
+            Ok(submission) => vec![SchedulerInput::Submitted(id, submission)],
             Err(refusal) => {
                 let parts = refusal.parts(PART);
                 parts
-                    .map(|part| Event::SubmissionRefused(id, part))
+                    .map(|part| SchedulerInput::SubmissionRefused(id, part))
                     .collect()
             }
         },
@@ -283,10 +283,10 @@ fn read_message(id: ClientId, message: FromClient) -> Vec<Event> {
                 ..ClientDesiresKeys::default()
             });
             parts
-                .map(|part| Event::FromClient(id, part.into()))
+                .map(|part| SchedulerInput::FromClient(id, part.into()))
                 .collect()
         }
-        other => vec![Event::FromClient(id, other)],
+        other => vec![SchedulerInput::FromClient(id, other)],
     }
 }
 
@@ -335,8 +335,8 @@ impl Drop for StreamGuard<'_> {
             // A second panic here would abort the process.
             let _ = shared.try_with_machine(|machine| {
                 machine.handle(match self.member {
-                    Member::Client(id) => Event::ClientLeft(id),
-                    Member::Worker(id) => Event::WorkerLeft(id),
+                    Member::Client(id) => SchedulerInput::ClientLeft(id),
+                    Member::Worker(id) => SchedulerInput::WorkerLeft(id),
                 })
             });
             shared.changed.notify_waiters();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use daskwire_messages::Key;
 
 use super::choose::{MAX_COMPARED, some};
-use super::model::{Stage, TaskId};
+use super::model::{TaskId, TaskStage};
 use super::send::erred;
 use super::submission::Failure;
 use super::{State, WorkerId};
@@ -18,7 +18,7 @@ impl State {
     pub(super) fn mark_actor(&mut self, key: &Key) {
         if let Some(id) = self.by_key.get(key).copied() {
             let task = &mut self.tasks[id];
-            task.is_actor |= !matches!(task.stage, Stage::Memory);
+            task.is_actor |= !matches!(task.stage, TaskStage::Memory);
         }
     }
 
@@ -78,7 +78,7 @@ impl State {
         let key = self.tasks[id].key.clone();
         let message = "Worker holding Actor was lost";
         let failure = Failure::new("RuntimeError", message, Some(key.clone()));
-        self.set_stage(id, Stage::Erred(Arc::clone(&failure)));
+        self.set_stage(id, TaskStage::Erred(Arc::clone(&failure)));
         let task = &self.tasks[id];
         let (clients, dependents) = (task.wanted_by.clone(), task.dependents.clone());
         for client in clients {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::classes::Places;
 use super::durations::Work;
-use super::model::{Queue, Stage, TaskId, Worker};
+use super::model::{Queue, TaskId, TaskStage, Worker};
 use super::slices::{Job, LeftWorker};
 use super::versions::AllPackages;
 use super::{ClientId, FIRE_AND_FORGET, State, WorkerId};
@@ -118,16 +118,16 @@ impl State {
                 assert!(self.tasks[*task].who_has.contains(id));
             }
             for task in &worker.processing {
-                assert!(matches!(self.tasks[*task].stage, Stage::Processing(on) if on == *id));
+                assert!(matches!(self.tasks[*task].stage, TaskStage::Processing(on) if on == *id));
             }
             for (_, task) in worker.queue.values().flatten() {
-                assert!(matches!(self.tasks[*task].stage, Stage::Queued(on) if on == *id));
+                assert!(matches!(self.tasks[*task].stage, TaskStage::Queued(on) if on == *id));
             }
             for key in &worker.deletions {
                 let task = self.by_key.get(key).map(|task| &self.tasks[*task]);
                 let Some(task) = task else { continue };
                 assert!(!task.who_has.contains(id), "{key} is about to be deleted");
-                assert!(!matches!(task.stage, Stage::Processing(on) if on == *id));
+                assert!(!matches!(task.stage, TaskStage::Processing(on) if on == *id));
             }
         }
         assert_eq!(self.by_silence.len(), self.workers.len());
@@ -146,7 +146,7 @@ impl State {
     fn check_pool(&self) {
         let queued = self.tasks.iter().map(|(_, task)| task);
         let queued: Vec<_> = queued
-            .filter(|task| matches!(task.stage, Stage::Pooled))
+            .filter(|task| matches!(task.stage, TaskStage::Pooled))
             .collect();
         assert_eq!(queued.len(), self.pool.len());
         let mut work = Work::default();
@@ -261,7 +261,7 @@ impl State {
                 !group.no_worker.is_empty()
             );
             for (_, task) in &group.no_worker {
-                assert!(matches!(self.tasks[*task].stage, Stage::NoWorker));
+                assert!(matches!(self.tasks[*task].stage, TaskStage::NoWorker));
                 let is_retried = self.todo.retried.contains_key(&id);
                 assert!(
                     is_retried || !self.can_run(*task),
@@ -313,8 +313,8 @@ impl State {
             if task.stage.is_active() {
                 let stage = &dependency.stage;
                 let is_there = match stage {
-                    Stage::Released => left.activated.contains(needed),
-                    Stage::Erred(_) => left.failing.contains(&id),
+                    TaskStage::Released => left.activated.contains(needed),
+                    TaskStage::Erred(_) => left.failing.contains(&id),
                     _ => true,
                 };
                 assert!(
@@ -331,7 +331,7 @@ impl State {
             assert!(is_wanted || left.unwanted.contains(&(*client, id)));
         }
         assert_eq!(
-            matches!(task.stage, Stage::Memory),
+            matches!(task.stage, TaskStage::Memory),
             !task.who_has.is_empty()
         );
         for holder in &task.who_has {
@@ -341,12 +341,12 @@ impl State {
             };
             assert!(has.contains(&id));
         }
-        let is_there = |id: &&TaskId| matches!(self.tasks[**id].stage, Stage::Memory);
+        let is_there = |id: &&TaskId| matches!(self.tasks[**id].stage, TaskStage::Memory);
         let missing = task.dependencies.len() - task.dependencies.iter().filter(is_there).count();
         let is_needed = !task.wanted_by.is_empty() || task.waiter_count != 0;
         let is_left = left.unneeded.contains(&id) || held_count > 0;
         match &task.stage {
-            Stage::Released => {
+            TaskStage::Released => {
                 let is_activated = left.activated.contains(&id);
                 assert!(
                     !is_needed || is_activated || held_count > 0,
@@ -357,25 +357,25 @@ impl State {
                 let can_run = task.run_spec.is_some() && !task.is_orphan;
                 assert!(can_run || is_left || is_activated, "{key} cannot run");
             }
-            Stage::Waiting => {
+            TaskStage::Waiting => {
                 assert_eq!(task.missing_count as usize, missing);
                 assert_ne!(missing, 0, "{key} waits for nothing");
             }
-            Stage::Ready => {
+            TaskStage::Ready => {
                 assert!(self.todo.ready.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::NoWorker => {
+            TaskStage::NoWorker => {
                 let group = task.run_spec.as_ref().expect("it can run").group;
                 assert!(self.groups[group].no_worker.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::Pooled => {
+            TaskStage::Pooled => {
                 let group = task.run_spec.as_ref().expect("it can run").group;
                 assert!(self.pool.contains(group, &(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::Queued(on) => {
+            TaskStage::Queued(on) => {
                 let place = (task.priority, id);
                 let worker = self.workers.get(on);
                 let is_queued = worker.is_some_and(|worker| {
@@ -384,7 +384,7 @@ impl State {
                 assert!(is_queued || left.unqueued.get(&id) == Some(on));
                 assert_eq!(missing, 0);
             }
-            Stage::Processing(on) => {
+            TaskStage::Processing(on) => {
                 let processing = match self.workers.get(on) {
                     Some(worker) => &worker.processing,
                     None => &left.workers[on].worker.processing,
@@ -392,12 +392,12 @@ impl State {
                 assert!(processing.contains(&id));
                 assert_eq!(missing, 0);
             }
-            Stage::Memory | Stage::Erred(_) => {
+            TaskStage::Memory | TaskStage::Erred(_) => {
                 let by_none = task.wanted_by == [FIRE_AND_FORGET.0];
                 assert!(!by_none || is_left, "{key} is done");
             }
         }
-        if !matches!(task.stage, Stage::Released) {
+        if !matches!(task.stage, TaskStage::Released) {
             assert!(
                 is_needed || is_left,
                 "{key} is not needed, but {}",
@@ -426,7 +426,7 @@ impl State {
         for task in &worker.actors {
             let task = &self.tasks[*task];
             let is_made =
-                matches!(task.stage, Stage::Processing(on) | Stage::Queued(on) if on == id);
+                matches!(task.stage, TaskStage::Processing(on) | TaskStage::Queued(on) if on == id);
             assert!(task.is_actor && (is_made || task.actor_on == Some(id)));
         }
         if !worker.is_running {
@@ -440,7 +440,7 @@ impl State {
         for (task, on) in &left.unqueued {
             let task = self.tasks.get(*task).filter(|_| *on == id);
             if let Some(task) = task
-                && matches!(task.stage, Stage::Queued(queued) if queued == id)
+                && matches!(task.stage, TaskStage::Queued(queued) if queued == id)
             {
                 work.add(task.expected);
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::groups::Group;
-use super::model::{Stage, Task, TaskId, Worker};
+use super::model::{Task, TaskId, TaskStage, Worker};
 use super::{State, WorkerId};
 use crate::step;
 
@@ -42,7 +42,7 @@ impl State {
             if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
                 let before = worker.enqueue(run_spec.group, task.priority, id);
                 self.count_queued(id, on, before);
-                self.set_stage(id, Stage::Queued(on));
+                self.set_stage(id, TaskStage::Queued(on));
             }
         }
         self.update_load(on);

@@ -9,7 +9,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 
-use super::model::{Client, Stage, TaskId};
+use super::model::{Client, TaskId, TaskStage};
 use super::send::{erred, in_memory};
 use super::slices::Job;
 use super::submission::Submission;
@@ -284,7 +284,7 @@ impl State {
                 continue;
             };
             self.want(client, id);
-            if matches!(self.tasks[id].stage, Stage::Released) {
+            if matches!(self.tasks[id].stage, TaskStage::Released) {
                 self.activate(id);
             }
             // The task may be done already.
@@ -304,11 +304,11 @@ impl State {
         };
         let task = &self.tasks[*id];
         match &task.stage {
-            Stage::Memory => {
+            TaskStage::Memory => {
                 let message = in_memory(task);
                 self.send_result(client, message);
             }
-            Stage::Erred(failure) => {
+            TaskStage::Erred(failure) => {
                 let message = erred(key, failure);
                 self.send_result(client, message);
             }

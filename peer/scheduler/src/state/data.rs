@@ -3,7 +3,7 @@
 use daskwire_messages::Key;
 use daskwire_messages::protocol::LostData;
 
-use super::model::{Priority, Stage, TaskId};
+use super::model::{Priority, TaskId, TaskStage};
 use super::send::in_memory;
 use super::slices::Job;
 use super::{ClientId, State, WorkerId};
@@ -49,13 +49,13 @@ impl State {
         };
         if let Some(client) = client {
             self.want(client, id);
-            if matches!(self.tasks[id].stage, Stage::Memory) {
+            if matches!(self.tasks[id].stage, TaskStage::Memory) {
                 self.report(client, &key);
             }
         }
         for holder in holders {
             self.tasks[id].nbytes = match self.tasks[id].stage {
-                Stage::Memory => self.tasks[id].nbytes,
+                TaskStage::Memory => self.tasks[id].nbytes,
                 _ => nbytes,
             };
             self.in_memory(id, holder);
@@ -98,7 +98,7 @@ impl State {
             let task = self.by_key.get(&key).map(|task| &self.tasks[*task]);
             let is_used = task.is_some_and(|task| {
                 task.who_has.contains(&id)
-                    || matches!(task.stage, Stage::Processing(on) if on == id)
+                    || matches!(task.stage, TaskStage::Processing(on) if on == id)
             });
             if !is_used && let Some(worker) = self.workers.get_mut(&id) {
                 worker.deletions.insert(key);
@@ -130,7 +130,7 @@ impl State {
             worker.has.insert(id);
             worker.nbytes += u128::from(task.nbytes);
         }
-        if matches!(task.stage, Stage::Memory) {
+        if matches!(task.stage, TaskStage::Memory) {
             return;
         }
         if task.stage.is_active()
@@ -138,7 +138,7 @@ impl State {
         {
             self.send_free(on, id);
         }
-        self.set_stage(id, Stage::Memory);
+        self.set_stage(id, TaskStage::Memory);
         let task = &mut self.tasks[id];
         task.actor_on = task.is_actor.then_some(holder);
         if task.is_actor {
@@ -154,7 +154,7 @@ impl State {
         assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));
         for dependent in &dependents {
             let task = &mut self.tasks[*dependent];
-            if matches!(task.stage, Stage::Waiting) {
+            if matches!(task.stage, TaskStage::Waiting) {
                 task.missing_count -= 1;
                 if task.missing_count == 0 {
                     self.make_ready(*dependent);
@@ -198,7 +198,7 @@ impl State {
 
     /// Handles the loss of all copies of a result.
     pub(super) fn lose(&mut self, id: TaskId) {
-        self.set_stage(id, Stage::Released);
+        self.set_stage(id, TaskStage::Released);
         let task = &mut self.tasks[id];
         let message = LostData {
             key: task.key.clone(),
@@ -224,19 +224,19 @@ impl State {
     /// Has an active task wait for one of its dependencies again. A worker may be about to run it.
     pub(super) fn wait_for_lost(&mut self, id: TaskId) {
         match self.tasks[id].stage {
-            Stage::Waiting => self.tasks[id].missing_count += 1,
-            Stage::Ready
-            | Stage::NoWorker
-            | Stage::Pooled
-            | Stage::Queued(_)
-            | Stage::Processing(_) => {
+            TaskStage::Waiting => self.tasks[id].missing_count += 1,
+            TaskStage::Ready
+            | TaskStage::NoWorker
+            | TaskStage::Pooled
+            | TaskStage::Queued(_)
+            | TaskStage::Processing(_) => {
                 if let Some(on) = self.unassign(id) {
                     self.send_free(on, id);
                 }
-                self.set_stage(id, Stage::Waiting);
+                self.set_stage(id, TaskStage::Waiting);
                 self.tasks[id].missing_count = 1;
             }
-            Stage::Released | Stage::Memory | Stage::Erred(_) => {}
+            TaskStage::Released | TaskStage::Memory | TaskStage::Erred(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use daskwire_messages::{Key, Serialized, Value};
 
-use super::model::{Stage, Task};
+use super::model::{Task, TaskStage};
 use super::{MetadataError, State};
 
 /// The states that [`State::prefix_counts`] counts.
@@ -44,7 +44,7 @@ impl State {
     pub fn error_cause(&self, keys: &[Key]) -> Option<Key> {
         let known = keys.iter().filter_map(|key| self.by_key.get(key));
         let mut failed = known.filter_map(|id| match &self.tasks[*id].stage {
-            Stage::Erred(failure) => Some(failure.cause.clone()),
+            TaskStage::Erred(failure) => Some(failure.cause.clone()),
             _ => None,
         });
         failed.next().flatten()
@@ -69,8 +69,8 @@ impl State {
             }
             let task = &self.tasks[id];
             match task.stage {
-                Stage::Waiting => left.extend(&task.dependencies),
-                Stage::Processing(on) => {
+                TaskStage::Waiting => left.extend(&task.dependencies),
+                TaskStage::Processing(on) => {
                     let address = self.workers[&on].address.clone();
                     running.entry(address).or_default().push(task.key.clone());
                 }
@@ -89,7 +89,7 @@ impl State {
         self.metadata.get(path)
     }
 
-    /// The reason why [`Event::MetadataSet`](super::Event::MetadataSet) would be ignored.
+    /// The reason why [`SchedulerInput::MetadataSet`](super::SchedulerInput::MetadataSet) would be ignored.
     pub fn metadata_refusal(&self, path: &[Key], value: &Value) -> Option<MetadataError> {
         self.metadata.check(path, value).err()
     }
@@ -114,7 +114,7 @@ impl State {
             let clients = task.wanted_by.iter();
             let clients = clients.map(|id| self.client_name(*id));
             let on = match task.stage {
-                Stage::Processing(on) => Value::from(self.workers[&on].address.as_str()),
+                TaskStage::Processing(on) => Value::from(self.workers[&on].address.as_str()),
                 _ => Value::None,
             };
             let priority = &task.priority;

@@ -18,7 +18,7 @@ use crate::{LeaveReason, Notice};
 /// ignored. So are those with the address of an unknown worker.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum SchedulerInput {
     /// Time has passed. Must be reported at least once per [`Policy::deletion_interval`]:
     /// sends deletions, and removes workers that have been silent for too long.
     ///
@@ -217,16 +217,16 @@ pub enum Action {
     EndClient(ClientId),
     /// Close a worker's stream after the messages so far.
     EndWorker(WorkerId),
-    /// Report [`Event::Drained`] once all earlier messages to a worker have been
+    /// Report [`SchedulerInput::Drained`] once all earlier messages to a worker have been
     /// written. Until then the worker gets no more tasks.
     NotifyDrained(WorkerId),
-    /// Report [`Event::ClientDrained`] once all earlier messages to a client have been written.
+    /// Report [`SchedulerInput::ClientDrained`] once all earlier messages to a client have been written.
     NotifyClientDrained(ClientId),
-    /// Reply to a request, and report [`Event::Replied`] or [`Event::RequestDropped`].
+    /// Reply to a request, and report [`SchedulerInput::Replied`] or [`SchedulerInput::RequestDropped`].
     Reply(RequestId, Result<Value, RequestRefusal>),
     /// Report an event to operators.
     Notice(Notice),
-    /// Report a transition of a task; only after [`Event::WatchTasks`].
+    /// Report a transition of a task; only after [`SchedulerInput::WatchTasks`].
     Task(TaskEvent),
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use daskwire_messages::graph::Calls;
 
 use super::classes::{Class, ClassId};
-use super::model::{Kind, Queue, Stage, TaskId, Worker};
+use super::model::{Kind, Queue, TaskId, TaskStage, Worker};
 use super::submission::Demands;
 use super::{State, WorkerId};
 use crate::step;
@@ -314,7 +314,7 @@ impl State {
 
     /// Records that no worker qualifies for a task.
     pub(super) fn wait_for_worker(&mut self, id: TaskId) {
-        self.set_stage(id, Stage::NoWorker);
+        self.set_stage(id, TaskStage::NoWorker);
         let task = &self.tasks[id];
         if let Some(run_spec) = &task.run_spec {
             let group = &mut self.groups[run_spec.group];

@@ -13,7 +13,7 @@
 //! use daskwire_messages::protocol::{
 //!     RegisterWorker, TaskFinished, ToClient, ToWorker, UpdateGraph, WorkerStatus,
 //! };
-//! use daskwire_scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
+//! use daskwire_scheduler::state::{Action, ClientId, SchedulerInput, Policy, State, WorkerId};
 //!
 //! let mut state = State::new(Policy::default());
 //! let (client, worker) = (ClientId(1), WorkerId(1));
@@ -26,10 +26,10 @@
 //!     status: WorkerStatus::Running,
 //!     ..RegisterWorker::default()
 //! });
-//! let actions = state.handle(now, Event::WorkerJoined { id: worker, registration });
+//! let actions = state.handle(now, SchedulerInput::WorkerJoined { id: worker, registration });
 //! assert!(matches!(actions[0], Action::AcceptWorker { .. }));
 //!
-//! let joined = Event::ClientJoined { id: client, name: "me".to_owned(), versions: Value::None };
+//! let joined = SchedulerInput::ClientJoined { id: client, name: "me".to_owned(), versions: Value::None };
 //! let actions = state.handle(now, joined);
 //! assert!(matches!(actions[0], Action::ToClient(_, ToClient::StreamStart(_))));
 //!
@@ -40,7 +40,7 @@
 //!     keys: ["z"].into_iter().collect(),
 //!     ..UpdateGraph::default()
 //! };
-//! let actions = state.handle(now, Event::FromClient(client, message.into()));
+//! let actions = state.handle(now, SchedulerInput::FromClient(client, message.into()));
 //! let [Action::ToWorker(_, ToWorker::ComputeTask(task))] = &actions[..] else {
 //!     panic!("the worker has a free thread");
 //! };
@@ -53,7 +53,7 @@
 //!     nbytes: 28,
 //!     ..TaskFinished::default()
 //! };
-//! let actions = state.handle(now, Event::FromWorker(worker, finished.into()));
+//! let actions = state.handle(now, SchedulerInput::FromWorker(worker, finished.into()));
 //! let [Action::ToClient(to, ToClient::KeyInMemory(message))] = &actions[..] else {
 //!     panic!("the client wants the result");
 //! };
@@ -146,7 +146,7 @@ use topics::Topics;
 use versions::AllPackages;
 
 pub use close::CloseOptions;
-pub use event::{Action, Event, WorkerRefusal};
+pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use metadata::MetadataError;
 pub use rebalance::Rebalancing;
 pub use slices::WorkId;
@@ -514,7 +514,7 @@ impl State {
     /// determines when silent workers are removed: for example the wall clock at the start of
     /// the program, plus the monotonic time since then. A time earlier than that of the
     /// last event counts as that of the last event.
-    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Duration, event: SchedulerInput) -> Vec<Action> {
         self.now = self.now.max(now);
         if self.last_transition.is_zero() {
             self.last_transition = self.now;
@@ -523,7 +523,9 @@ impl State {
         // wait for the task do not notice it in between.
         let is_in_batch = matches!(
             event,
-            Event::FromClient(..) | Event::Submitted(..) | Event::SubmissionRefused(..)
+            SchedulerInput::FromClient(..)
+                | SchedulerInput::Submitted(..)
+                | SchedulerInput::SubmissionRefused(..)
         );
         let todo = &self.todo;
         self.left_counts = [&todo.failing, &todo.unrunnable, &todo.unneeded].map(Vec::len);
@@ -533,60 +535,66 @@ impl State {
         core::mem::take(&mut self.actions)
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: SchedulerInput) {
         match event {
-            Event::Tick => self.tick(),
-            Event::ClientJoined { id, name, versions } => self.add_client(id, &name, &versions),
-            Event::ClientLeft(id) => self.remove_client(id),
-            Event::ClientBehind(id) => self.client_behind(id),
-            Event::ClientDrained(id) => self.client_drained(id),
-            Event::FromClient(id, message) => self.client_message(id, message),
-            Event::Submitted(id, submission) => self.submit(id, submission),
-            Event::SubmissionRefused(id, refusal) => self.refuse(id, &refusal),
-            Event::WorkerJoined { id, registration } => {
+            SchedulerInput::Tick => self.tick(),
+            SchedulerInput::ClientJoined { id, name, versions } => {
+                self.add_client(id, &name, &versions)
+            }
+            SchedulerInput::ClientLeft(id) => self.remove_client(id),
+            SchedulerInput::ClientBehind(id) => self.client_behind(id),
+            SchedulerInput::ClientDrained(id) => self.client_drained(id),
+            SchedulerInput::FromClient(id, message) => self.client_message(id, message),
+            SchedulerInput::Submitted(id, submission) => self.submit(id, submission),
+            SchedulerInput::SubmissionRefused(id, refusal) => self.refuse(id, &refusal),
+            SchedulerInput::WorkerJoined { id, registration } => {
                 if let Err(refusal) = self.add_worker(id, *registration) {
                     self.actions.push(Action::RefuseWorker(id, refusal));
                 }
             }
-            Event::WorkerLeft(id) => self.remove_worker(id),
-            Event::FromWorker(id, message) => self.worker_message(id, message),
-            Event::Drained(id) => self.drained(id),
-            Event::Heartbeat { worker, metrics } => self.heartbeat(&worker, metrics),
-            Event::DataStored {
+            SchedulerInput::WorkerLeft(id) => self.remove_worker(id),
+            SchedulerInput::FromWorker(id, message) => self.worker_message(id, message),
+            SchedulerInput::Drained(id) => self.drained(id),
+            SchedulerInput::Heartbeat { worker, metrics } => self.heartbeat(&worker, metrics),
+            SchedulerInput::DataStored {
                 client,
                 who_has,
                 nbytes,
             } => self.update_data(client.as_deref(), who_has, nbytes),
-            Event::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
-            Event::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
-            Event::Retry(keys) => self.retry(keys),
-            Event::RetireWorkers(workers) => self.retire(&workers),
-            Event::KeepWorker(worker) => self.cancel_retirement(&worker),
-            Event::RemoveWorker {
+            SchedulerInput::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
+            SchedulerInput::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
+            SchedulerInput::Retry(keys) => self.retry(keys),
+            SchedulerInput::RetireWorkers(workers) => self.retire(&workers),
+            SchedulerInput::KeepWorker(worker) => self.cancel_retirement(&worker),
+            SchedulerInput::RemoveWorker {
                 worker,
                 close,
                 reason,
             } => self.remove_named(&worker, close, reason),
-            Event::Requested { id, request } => self.request(id, *request),
-            Event::Replied(id) => self.request_ended(id, true),
-            Event::RequestDropped(id) => self.request_ended(id, false),
-            Event::SetReducingReplicas(is_reducing) => self.set_reducing_replicas(is_reducing),
-            Event::ReduceReplicas => self.reduce_replicas(),
-            Event::Restart => self.restart(),
-            Event::Published { topics, message } => self.publish(&topics, &message),
-            Event::MetadataSet { path, value } => {
+            SchedulerInput::Requested { id, request } => self.request(id, *request),
+            SchedulerInput::Replied(id) => self.request_ended(id, true),
+            SchedulerInput::RequestDropped(id) => self.request_ended(id, false),
+            SchedulerInput::SetReducingReplicas(is_reducing) => {
+                self.set_reducing_replicas(is_reducing)
+            }
+            SchedulerInput::ReduceReplicas => self.reduce_replicas(),
+            SchedulerInput::Restart => self.restart(),
+            SchedulerInput::Published { topics, message } => self.publish(&topics, &message),
+            SchedulerInput::MetadataSet { path, value } => {
                 // Refused metadata is ignored.
                 let _ = self.metadata.set(&path, value);
             }
-            Event::ReplicasAdded { worker, keys } => self.add_replicas(&worker, keys),
-            Event::ReplicasDropped { worker, keys } => self.drop_replicas(&worker, &keys),
-            Event::ResourcesSet { worker, resources } => self.set_resources(&worker, resources),
-            Event::Restricted(tasks) => self.restrict(tasks),
-            Event::RecordTasks => self.record_tasks(),
-            Event::CollectionStarted(name) => self.start_collection(name),
-            Event::CollectionEnded(name) => self.end_collection(&name),
-            Event::WatchTasks(is_watched) => self.is_watched = is_watched,
-            Event::Close => self.close(),
+            SchedulerInput::ReplicasAdded { worker, keys } => self.add_replicas(&worker, keys),
+            SchedulerInput::ReplicasDropped { worker, keys } => self.drop_replicas(&worker, &keys),
+            SchedulerInput::ResourcesSet { worker, resources } => {
+                self.set_resources(&worker, resources)
+            }
+            SchedulerInput::Restricted(tasks) => self.restrict(tasks),
+            SchedulerInput::RecordTasks => self.record_tasks(),
+            SchedulerInput::CollectionStarted(name) => self.start_collection(name),
+            SchedulerInput::CollectionEnded(name) => self.end_collection(&name),
+            SchedulerInput::WatchTasks(is_watched) => self.is_watched = is_watched,
+            SchedulerInput::Close => self.close(),
         }
     }
 
@@ -650,7 +658,7 @@ impl State {
         })
     }
 
-    /// The nannies of the workers that [`Event::Tick`] removes at this time, because they have been
+    /// The nannies of the workers that [`SchedulerInput::Tick`] removes at this time, because they have been
     /// silent for too long.
     pub fn silent_nannies(&self, now: Duration) -> Vec<String> {
         let silent = self.maybe_silent(now).filter_map(|(since, id)| {

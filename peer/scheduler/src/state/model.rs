@@ -78,7 +78,7 @@ pub(super) type TaskId = u32;
 pub(super) type Queue = BTreeSet<(Priority, TaskId)>;
 
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum TaskStage {
     Released,
     Waiting,
     Ready,
@@ -92,7 +92,7 @@ pub(super) enum Stage {
     Erred(Arc<Failure>),
 }
 
-impl Stage {
+impl TaskStage {
     /// Whether the task is to be computed, and therefore needs its dependencies.
     pub(super) const fn is_active(&self) -> bool {
         matches!(
@@ -131,9 +131,9 @@ pub(super) struct Task {
     /// The payload and demands of the task; `None` for scattered data.
     pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
-    pub(super) stage: Stage,
-    /// The name of the last stage other than [`Stage::Ready`].
-    pub(super) shown: &'static str,
+    pub(super) stage: TaskStage,
+    /// The name of the last stage other than [`TaskStage::Ready`].
+    pub(super) last_recorded_stage: &'static str,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
     /// Number of active dependents, and of unfinished submissions with the task.

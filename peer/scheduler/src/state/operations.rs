@@ -6,7 +6,7 @@ use daskwire_messages::Key;
 use daskwire_messages::protocol::{Keys, RemoveReplicas};
 
 use super::State;
-use super::model::Stage;
+use super::model::TaskStage;
 use super::submission::Resources;
 
 impl State {
@@ -93,7 +93,7 @@ impl State {
             };
             let waits = matches!(
                 self.tasks[id].stage,
-                Stage::NoWorker | Stage::Pooled | Stage::Queued(_)
+                TaskStage::NoWorker | TaskStage::Pooled | TaskStage::Queued(_)
             );
             if waits {
                 self.unassign(id);
@@ -120,7 +120,7 @@ impl State {
     pub fn failed(&self, keys: &[Key]) -> Vec<Key> {
         let is_failed = |key: &&Key| {
             let id = self.by_key.get(*key);
-            id.is_some_and(|id| matches!(self.tasks[*id].stage, Stage::Erred(_)))
+            id.is_some_and(|id| matches!(self.tasks[*id].stage, TaskStage::Erred(_)))
         };
         keys.iter().filter(is_failed).cloned().collect()
     }

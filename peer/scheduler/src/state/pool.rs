@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::durations::Work;
 use super::groups::GroupId;
-use super::model::{Priority, Queue, Stage, TaskId, Worker};
+use super::model::{Priority, Queue, TaskId, TaskStage, Worker};
 use super::{State, WorkerId};
 
 /// Maximum size in bytes of the inputs of a task in the pool. Larger ones decide where it runs, as
@@ -88,7 +88,7 @@ impl State {
         let Some(group) = group.filter(|group| !self.groups[*group].classes.is_empty()) else {
             return false;
         };
-        self.set_stage(id, Stage::Pooled);
+        self.set_stage(id, TaskStage::Pooled);
         let task = &mut self.tasks[id];
         task.expected = self.durations.of(&task.key);
         self.pool.insert(group, (task.priority, id), task.expected);

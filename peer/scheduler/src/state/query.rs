@@ -7,7 +7,7 @@ use daskwire_messages::protocol::{Keys, TaskState, WorkerStatus};
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
-use super::model::{Stage, Task, Worker};
+use super::model::{Task, TaskStage, Worker};
 use super::{State, Totals, WorkerCounts, WorkerId};
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
     /// The sizes of results in bytes; of all results in memory if `keys` is
     /// `None`.
     pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
-        let is_there = |task: &&Task| matches!(task.stage, Stage::Memory);
+        let is_there = |task: &&Task| matches!(task.stage, TaskStage::Memory);
         let all = self.tasks.iter().map(|(_, task)| task).filter(is_there);
         let pair = |task: &Task| (task.key.clone(), task.nbytes);
         match keys {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{Keys, RemoveReplicas};
 
-use super::model::{Stage, TaskId};
+use super::model::{TaskId, TaskStage};
 use super::{State, WorkerId};
 
 /// Maximum number of tasks whose copies are counted with one event.
@@ -124,7 +124,7 @@ impl State {
         let mut unassigned = 0;
         for dependent in &task.dependents {
             match self.tasks[*dependent].stage {
-                Stage::Processing(on) | Stage::Queued(on) => drop(places.insert(on)),
+                TaskStage::Processing(on) | TaskStage::Queued(on) => drop(places.insert(on)),
                 ref stage if stage.is_active() => unassigned += 1,
                 _ => {}
             }
@@ -150,7 +150,9 @@ impl State {
         let mut busy = BTreeSet::new();
         if task.waiter_count > 0 {
             for dependent in &task.dependents {
-                if let Stage::Processing(on) | Stage::Queued(on) = self.tasks[*dependent].stage {
+                if let TaskStage::Processing(on) | TaskStage::Queued(on) =
+                    self.tasks[*dependent].stage
+                {
                     busy.insert(on);
                 }
             }

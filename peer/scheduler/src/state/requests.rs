@@ -4,7 +4,7 @@ use daskwire_extensions::{Answer, Effect, Record, RequestId, task_of};
 use daskwire_messages::Value;
 use daskwire_messages::protocol::{FromClient, Request};
 
-use super::model::Stage;
+use super::model::TaskStage;
 use super::{Action, ClientId, State};
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
         if let Some(token) = token {
             fields.push(("token", Value::from(token.to_string())));
         }
-        if let Some(Stage::Erred(failure)) = task.map(|task| &task.stage) {
+        if let Some(TaskStage::Erred(failure)) = task.map(|task| &task.stage) {
             let traceback = failure.traceback.clone().unwrap_or_default();
             fields.push(("exception", failure.exception.clone()));
             fields.push(("traceback", traceback));

@@ -119,31 +119,33 @@ impl State {
     /// Whether a retiring worker can leave: other workers have copies of its data. Its
     /// unfinished tasks are run again elsewhere.
     pub fn is_retired(&self, address: &str) -> bool {
-        self.has_retired(address, &mut Vec::new())
+        let mut keys = Vec::new();
+        self.update_keys_without_copy(address, &mut keys);
+        keys.is_empty()
     }
 
-    /// Like [`is_retired`](Self::is_retired), for repeated calls. `left` has the keys without
-    /// other copies, at first none; a call checks only these, until all have copies.
-    pub(crate) fn has_retired(&self, address: &str, left: &mut Vec<Key>) -> bool {
+    /// Updates the keys of a retiring worker's data that no other worker has a copy of; none if it
+    /// can leave. `keys` is that of the call before, at first empty: a call checks only these, until
+    /// all have copies.
+    pub(crate) fn update_keys_without_copy(&self, address: &str, keys: &mut Vec<Key>) {
         let Some(id) = self.by_address.get(address) else {
-            return true;
+            return keys.clear();
         };
-        while let Some(key) = left.last() {
-            if self.is_left(key, address) {
-                return false;
+        while let Some(key) = keys.last() {
+            if self.is_sole_copy(key, address) {
+                return;
             }
-            left.pop();
+            keys.pop();
         }
         // Other workers with copies may have begun to leave.
         let leaving = self.workers[id].has.iter();
         let leaving = leaving.filter(|task| self.is_leaving(**task, *id));
-        left.extend(leaving.map(|task| self.tasks[*task].key.clone()));
-        left.is_empty()
+        keys.extend(leaving.map(|task| self.tasks[*task].key.clone()));
     }
 
     /// Whether the worker with this address has a result that only workers have that are
     /// leaving.
-    pub(crate) fn is_left(&self, key: &Key, address: &str) -> bool {
+    pub(crate) fn is_sole_copy(&self, key: &Key, address: &str) -> bool {
         let (Some(task), Some(id)) = (self.by_key.get(key), self.by_address.get(address)) else {
             return false;
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use daskwire_messages::protocol::Reschedule;
 
-use super::model::{Stage, TaskId};
+use super::model::{TaskId, TaskStage};
 use super::submission::Failure;
 use super::{State, WorkerId};
 use crate::step;
@@ -28,7 +28,7 @@ impl State {
         let Some(id) = self.by_key.get(&message.key).copied() else {
             return;
         };
-        if !matches!(self.tasks[id].stage, Stage::Processing(worker) if worker == on) {
+        if !matches!(self.tasks[id].stage, TaskStage::Processing(worker) if worker == on) {
             return;
         }
         if message.stimulus_id.starts_with(UNSUPPORTED) {

@@ -8,7 +8,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 
 use super::choose::{next, some};
-use super::model::{Priority, Stage, Task, TaskId};
+use super::model::{Priority, Task, TaskId, TaskStage};
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 
@@ -71,7 +71,7 @@ impl State {
         self.processing_count += 1;
         debug_assert!(worker.has_left(&run_spec.demands.resources));
         worker.take_resources(&run_spec.demands.resources);
-        self.set_stage(id, Stage::Processing(on));
+        self.set_stage(id, TaskStage::Processing(on));
         let task = &self.tasks[id];
         let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
             return;

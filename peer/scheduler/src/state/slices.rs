@@ -18,7 +18,7 @@ use daskwire_messages::protocol::CancelKeys;
 use daskwire_rpc::story::Stimulus;
 
 use super::groups::GroupId;
-use super::model::{Queue, Stage, TaskId, Worker};
+use super::model::{Queue, TaskId, TaskStage, Worker};
 use super::submission::Failure;
 use super::submit::Submitting;
 use super::{Action, ClientId, LeaveReason, LeftTasks, Notice, State, WorkerId};
@@ -216,7 +216,8 @@ impl State {
     /// Makes a task ready that was taken out of the queue of a worker.
     fn unqueue(&mut self, id: TaskId, on: WorkerId) {
         let task = self.tasks.get(id);
-        if task.is_some_and(|task| matches!(task.stage, Stage::Queued(queued) if queued == on)) {
+        if task.is_some_and(|task| matches!(task.stage, TaskStage::Queued(queued) if queued == on))
+        {
             self.unassign(id);
             self.make_ready(id);
         }
@@ -256,7 +257,7 @@ impl State {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        if !matches!(task.stage, Stage::Processing(on) if on == left.id) {
+        if !matches!(task.stage, TaskStage::Processing(on) if on == left.id) {
             return;
         }
         left.tasks.processing.push(task.key.clone());

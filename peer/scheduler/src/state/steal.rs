@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use daskwire_messages::protocol::{StealRequest, StealResponse};
 
 use super::choose::{next, some_of};
-use super::model::{Stage, TaskId};
+use super::model::{TaskId, TaskStage};
 use super::{State, WorkerId};
 
 /// The time that a task is assumed to wait on a worker with more tasks than threads, in seconds.
@@ -92,7 +92,7 @@ impl State {
         // The worker may have been sent the task again since.
         let task = &self.tasks[id];
         let is_current = message.stimulus_id == stimulus(task.run_id);
-        if !is_current || !matches!(task.stage, Stage::Processing(on) if on == worker) {
+        if !is_current || !matches!(task.stage, TaskStage::Processing(on) if on == worker) {
             return;
         }
         // The worker has some of the inputs, so that it would often be chosen again.

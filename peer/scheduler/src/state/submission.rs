@@ -253,9 +253,9 @@ impl Submission {
     /// # Errors
     ///
     /// [`Refusal`] if the graph or its annotations cannot be parsed, or its tasks cannot be
-    /// ordered, for [`Event::SubmissionRefused`].
+    /// ordered, for [`SchedulerInput::SubmissionRefused`].
     ///
-    /// [`Event::SubmissionRefused`]: super::Event::SubmissionRefused
+    /// [`SchedulerInput::SubmissionRefused`]: super::SchedulerInput::SubmissionRefused
     pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
         let keys = message.keys.0;
         let fifo_timeout = message.extra.iter().find_map(|(name, value)| {

@@ -10,7 +10,7 @@ use daskwire_messages::protocol::TaskRetried;
 use daskwire_messages::{Key, Value};
 
 use super::groups::GroupId;
-use super::model::{Priority, RunSpec, Stage, Task, TaskId};
+use super::model::{Priority, RunSpec, Task, TaskId, TaskStage};
 use super::send::erred;
 use super::slices::Job;
 use super::submission::{Dependency, Refusal, Submission, Submitted};
@@ -207,8 +207,8 @@ impl State {
         };
         self.want(client, id);
         match &self.tasks[id].stage {
-            Stage::Released => self.activate(id),
-            Stage::Memory | Stage::Erred(_) => self.report(client, key),
+            TaskStage::Released => self.activate(id),
+            TaskStage::Memory | TaskStage::Erred(_) => self.report(client, key),
             _ => {}
         }
     }
@@ -273,21 +273,22 @@ impl State {
         let mut failed: Vec<TaskId> = known.copied().collect();
         let mut all = BTreeSet::new();
         while let Some(id) = failed.pop() {
-            if matches!(self.tasks[id].stage, Stage::Erred(_)) && all.insert(id) {
+            if matches!(self.tasks[id].stage, TaskStage::Erred(_)) && all.insert(id) {
                 failed.extend(&self.tasks[id].dependencies);
             }
         }
         failed.extend(&all);
         while let Some(id) = failed.pop() {
             for dependent in &self.tasks[id].dependents {
-                if matches!(self.tasks[*dependent].stage, Stage::Erred(_)) && all.insert(*dependent)
+                if matches!(self.tasks[*dependent].stage, TaskStage::Erred(_))
+                    && all.insert(*dependent)
                 {
                     failed.push(*dependent);
                 }
             }
         }
         for id in &all {
-            self.set_stage(*id, Stage::Released);
+            self.set_stage(*id, TaskStage::Released);
             self.tasks[*id].kill_count = 0;
         }
         for id in all {
@@ -319,8 +320,8 @@ impl State {
             key: key.clone(),
             run_spec,
             priority,
-            stage: Stage::Released,
-            shown: Stage::Released.name(),
+            stage: TaskStage::Released,
+            last_recorded_stage: TaskStage::Released.name(),
             dependencies: Vec::new(),
             dependents: BTreeSet::new(),
             waiter_count: 0,

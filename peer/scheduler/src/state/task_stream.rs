@@ -108,7 +108,7 @@ impl State {
     }
 
     /// The recorded tasks in a range, oldest first, each a dictionary. Recording starts with
-    /// [`Event::RecordTasks`](super::Event::RecordTasks), and keeps the last
+    /// [`SchedulerInput::RecordTasks`](super::SchedulerInput::RecordTasks), and keeps the last
     /// [`Policy::task_stream_length`](super::Policy::task_stream_length) tasks, and at most 64 MiB.
     pub fn recorded_tasks(&self, range: &RecordRange) -> Vec<Value> {
         self.task_stream.collect(range)

@@ -6,22 +6,22 @@ use daskwire_messages::Key;
 use daskwire_rpc::TaskEvent;
 use daskwire_rpc::story::TaskChange;
 
-use super::model::{Stage, TaskId};
+use super::model::{TaskId, TaskStage};
 use super::send::erred;
 use super::submission::Failure;
 use super::{Action, FIRE_AND_FORGET, State, Todo, WorkerId};
 
 impl State {
     /// Changes the stage of a task, and adds the transition to its story.
-    pub(super) fn set_stage(&mut self, id: TaskId, stage: Stage) {
+    pub(super) fn set_stage(&mut self, id: TaskId, stage: TaskStage) {
         let task = &mut self.tasks[id];
-        // Ready tasks are assigned before the event ends, so this stage is not shown.
+        // Ready tasks are assigned before the event ends, so this stage is not recorded.
         let to = match stage {
-            Stage::Ready => task.shown,
+            TaskStage::Ready => task.last_recorded_stage,
             _ => stage.name(),
         };
         task.stage = stage;
-        let from = core::mem::replace(&mut task.shown, to);
+        let from = core::mem::replace(&mut task.last_recorded_stage, to);
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
@@ -53,7 +53,7 @@ impl State {
             return;
         };
         let is_needed = !task.wanted_by.is_empty() || task.waiter_count != 0;
-        if !matches!(task.stage, Stage::Released) || !is_needed {
+        if !matches!(task.stage, TaskStage::Released) || !is_needed {
             return;
         }
         if task.run_spec.is_none() || task.is_orphan {
@@ -61,15 +61,15 @@ impl State {
             return;
         }
         let dependencies = core::mem::take(&mut task.dependencies);
-        self.set_stage(id, Stage::Waiting);
+        self.set_stage(id, TaskStage::Waiting);
         let mut missing_count = 0;
         for dependency in &dependencies {
             let needed = &mut self.tasks[*dependency];
             needed.waiter_count += 1;
-            missing_count += u32::from(!matches!(needed.stage, Stage::Memory));
+            missing_count += u32::from(!matches!(needed.stage, TaskStage::Memory));
             match &needed.stage {
-                Stage::Released => self.todo.activated.push(*dependency),
-                Stage::Erred(_) => self.todo.failing.push(id),
+                TaskStage::Released => self.todo.activated.push(*dependency),
+                TaskStage::Erred(_) => self.todo.failing.push(id),
                 _ => {}
             }
         }
@@ -83,7 +83,7 @@ impl State {
 
     /// Handles a task whose dependencies are all in memory.
     pub(super) fn make_ready(&mut self, id: TaskId) {
-        self.set_stage(id, Stage::Ready);
+        self.set_stage(id, TaskStage::Ready);
         let is_root = self.is_root(id);
         let task = &mut self.tasks[id];
         task.priority.is_root = is_root;
@@ -109,16 +109,16 @@ impl State {
         let task = &self.tasks[id];
         let place = (task.priority, id);
         match task.stage {
-            Stage::Ready => {
+            TaskStage::Ready => {
                 self.todo.ready.remove(&place);
             }
-            Stage::NoWorker => self.stop_waiting_for_worker(id),
-            Stage::Pooled => {
+            TaskStage::NoWorker => self.stop_waiting_for_worker(id),
+            TaskStage::Pooled => {
                 if let Some(run_spec) = &task.run_spec {
                     self.pool.remove(run_spec.group, &place, task.expected);
                 }
             }
-            Stage::Queued(on) => {
+            TaskStage::Queued(on) => {
                 if let Some(worker) = self.workers.get_mut(&on) {
                     worker.work.remove(task.expected);
                     self.dequeue(id, on);
@@ -126,7 +126,7 @@ impl State {
                     self.todo.has_room.insert(on);
                 }
             }
-            Stage::Processing(on) => {
+            TaskStage::Processing(on) => {
                 if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
                 {
                     worker.processing.remove(&id);
@@ -152,7 +152,7 @@ impl State {
         self.forget_returns(id);
         let task = &mut self.tasks[id];
         // Not recorded in the story: the caller sets the next stage.
-        task.stage = Stage::Released;
+        task.stage = TaskStage::Released;
         task.missing_count = 0;
         let dependencies = core::mem::take(&mut task.dependencies);
         for dependency in &dependencies {
@@ -254,7 +254,7 @@ impl State {
             task.dependencies
                 .iter()
                 .find_map(|dependency| match &self.tasks[*dependency].stage {
-                    Stage::Erred(failure) => Some(Arc::clone(failure)),
+                    TaskStage::Erred(failure) => Some(Arc::clone(failure)),
                     _ => None,
                 });
         if let Some(failure) = failure {
@@ -268,7 +268,7 @@ impl State {
             return;
         }
         self.deactivate(id);
-        self.set_stage(id, Stage::Erred(Arc::clone(failure)));
+        self.set_stage(id, TaskStage::Erred(Arc::clone(failure)));
         let task = &self.tasks[id];
         self.todo.failing.extend(&task.dependents);
         let message = erred(&task.key, failure);
@@ -285,7 +285,7 @@ impl State {
         };
         // The data was stored meanwhile, or the task has failed for another reason.
         let can_run = task.run_spec.is_some() && !task.is_orphan;
-        if can_run || matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
+        if can_run || matches!(task.stage, TaskStage::Memory | TaskStage::Erred(_)) {
             return;
         }
         let key = task.key.clone();
@@ -307,7 +307,7 @@ impl State {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        if matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
+        if matches!(task.stage, TaskStage::Memory | TaskStage::Erred(_)) {
             self.release(FIRE_AND_FORGET.0, id);
         }
         let task = &self.tasks[id];
@@ -321,7 +321,7 @@ impl State {
         } else {
             self.delete(id);
         }
-        self.set_stage(id, Stage::Released);
+        self.set_stage(id, TaskStage::Released);
         let task = &self.tasks[id];
         if task.dependents.is_empty() || task.run_spec.is_none() || task.is_orphan {
             self.forget(id);
@@ -343,7 +343,7 @@ impl State {
             self.detach(dependent);
             let other = &mut self.tasks[dependent];
             other.is_orphan = true;
-            if !matches!(other.stage, Stage::Memory | Stage::Erred(_)) {
+            if !matches!(other.stage, TaskStage::Memory | TaskStage::Erred(_)) {
                 self.todo.unrunnable.push(dependent);
             }
         }
@@ -352,7 +352,7 @@ impl State {
         if task.waiter_count != 0 {
             // A submission refers to it, and releases it at the end.
             task.is_orphan = true;
-            self.set_stage(id, Stage::Released);
+            self.set_stage(id, TaskStage::Released);
             return;
         }
         if let Some(task) = self.tasks.remove(id) {
@@ -361,7 +361,7 @@ impl State {
                 self.leave_group(run_spec.group);
             }
             self.metadata.forget(&task.key);
-            self.record(task.key, task.shown, "forgotten");
+            self.record(task.key, task.last_recorded_stage, "forgotten");
         }
     }
 

@@ -17,7 +17,7 @@ use super::data::REPLACED;
 use super::durations::Work;
 use super::groups::GroupId;
 use super::memory::Unmanaged;
-use super::model::{Kind, Queue, Stage, TaskId, Worker, WorkerInfo};
+use super::model::{Kind, Queue, TaskId, TaskStage, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::slices::{Job, LeftWorker};
 use super::submission::{Failure, Resources, worker_name};
@@ -398,10 +398,12 @@ impl State {
         if let Some(id) = found {
             let task = &self.tasks[id];
             match task.stage {
-                Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
+                TaskStage::Processing(on) if on == worker && task.run_id == run_id => {
+                    return Some(id);
+                }
                 // A report of an earlier run
-                Stage::Processing(on) if on == worker => return None,
-                Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
+                TaskStage::Processing(on) if on == worker => return None,
+                TaskStage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
                 _ => {}
             }
         }
@@ -415,7 +417,7 @@ impl State {
         let processed = self.processed(worker, key, run_id);
         if processed.is_none()
             && let Some(id) = self.by_key.get(key).copied()
-            && matches!(self.tasks[id].stage, Stage::Processing(on) if on == worker)
+            && matches!(self.tasks[id].stage, TaskStage::Processing(on) if on == worker)
         {
             // A worker in Python that is asked to forget a task continues to execute it. If
             // the task is sent again meanwhile, the worker reports only the earlier run, which
@@ -474,7 +476,7 @@ impl State {
         let mut unwanted = Vec::new();
         for key in keys {
             match self.by_key.get(&key).copied() {
-                Some(task) if matches!(self.tasks[task].stage, Stage::Memory) => {
+                Some(task) if matches!(self.tasks[task].stage, TaskStage::Memory) => {
                     self.in_memory(task, id);
                 }
                 _ => unwanted.push(key),

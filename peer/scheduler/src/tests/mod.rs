@@ -14,7 +14,7 @@ use daskwire_rpc::batched::{BatchSender, BatchWriter};
 use daskwire_rpc::channel::{Channel, Ends, Receiver};
 use daskwire_rpc::net::Connector;
 
-use super::state::{Action, ClientId, Event, Submission, WorkerId};
+use super::state::{Action, ClientId, SchedulerInput, Submission, WorkerId};
 use super::*;
 
 mod journey;

@@ -64,11 +64,11 @@ fn ten_thousand_tasks_by_the_state_alone() {
         ..RegisterWorker::default()
     };
     let joined = [
-        Event::WorkerJoined {
+        SchedulerInput::WorkerJoined {
             id: worker,
             registration: Box::new(registration),
         },
-        Event::ClientJoined {
+        SchedulerInput::ClientJoined {
             id: client,
             name: "me".to_owned(),
             versions: Value::None,
@@ -91,7 +91,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
     let submission = Submission::read(message).expect("a graph");
     let read = start.elapsed();
     let start = Instant::now();
-    let submitted = Event::Submitted(client, submission);
+    let submitted = SchedulerInput::Submitted(client, submission);
     let mut actions = state.handle(Duration::ZERO, submitted);
     while state.is_pending() {
         actions.extend(state.proceed(Duration::ZERO));
@@ -108,7 +108,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
                     run_id: task.run_id,
                     ..TaskFinished::default()
                 };
-                let finished = Event::FromWorker(worker, message.into());
+                let finished = SchedulerInput::FromWorker(worker, message.into());
                 actions.extend(state.handle(Duration::ZERO, finished));
             }
         }

@@ -268,7 +268,7 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     });
     let batch = vec![ask; 100];
     worker.stream.sender.send(&batch).await.expect("it listens");
-    scheduler.shared.handle(Event::RemoveWorker {
+    scheduler.shared.handle(SchedulerInput::RemoveWorker {
         worker: "inproc://let-go-1".to_owned(),
         close: true,
         reason: LeaveReason::Retired,

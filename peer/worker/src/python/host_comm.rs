@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use super::{PythonProcesses, RunError};
 use crate::Shared;
-use crate::state::Event;
+use crate::state::WorkerInput;
 
 /// A comm to the host. Each comm of a peer has its own, so that requests stay in order.
 #[derive(Debug, Default)]
@@ -168,7 +168,7 @@ impl Shared {
                 if let Some(python) = &self.python {
                     python.set_resources(resources.clone());
                 }
-                self.handle([Event::Resources(resources.into_iter().collect())]);
+                self.handle([WorkerInput::Resources(resources.into_iter().collect())]);
             }
             HostEvent::Line(line) => self.log.add_logged(&line),
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
@@ -191,7 +191,7 @@ impl Shared {
                 };
                 self.notice(&format!("{how}, which was the host of {count} {lost}"));
                 if count != 0 {
-                    let jobs = self.react([], [Event::Lost(kept)]);
+                    let jobs = self.react([], [WorkerInput::Lost(kept)]);
                     jobs.into_iter().for_each(|job| self.queue.push(job));
                 }
                 // The next host asks the scheduler to restart the shuffles.

@@ -14,7 +14,7 @@ use daskwire_rpc::event;
 use super::{Call, Outcome, PythonProcesses, RunError};
 use crate::functions::Functions;
 use crate::run::{Done, Job, Spec, lost, read};
-use crate::state::{Description, Event, Failure};
+use crate::state::{Description, Failure, WorkerInput};
 use crate::{Shared, now, threads};
 use daskwire_store::{DatumError, Steps};
 
@@ -93,7 +93,7 @@ impl Shared {
                 Ok(Outcome::Reschedule) => {
                     drop(in_use);
                     drop(data);
-                    return self.react([], [Event::Reschedule(key)]);
+                    return self.react([], [WorkerInput::Reschedule(key)]);
                 }
                 Err(RunError::Closed) => return Vec::new(),
                 // The task is not the reason: processes could be started before.
@@ -104,7 +104,7 @@ impl Shared {
                     drop(in_use);
                     drop(data);
                     python.wait_for_idle();
-                    return self.react([], [Event::Reschedule(key)]);
+                    return self.react([], [WorkerInput::Reschedule(key)]);
                 }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
@@ -143,7 +143,7 @@ impl Shared {
                     let lost = lost(&data);
                     drop(in_use);
                     drop(data);
-                    return self.react([], [Event::InputsLost { key, lost }]);
+                    return self.react([], [WorkerInput::InputsLost { key, lost }]);
                 }
                 Err(error) => break Err(failed(&format!("the worker {}: {error}", self.title))),
             }
@@ -151,9 +151,9 @@ impl Shared {
             if !self.machine().state.is_computing(&key) {
                 drop(in_use);
                 drop(data);
-                return self.react([], [Event::Reschedule(key)]);
+                return self.react([], [WorkerInput::Reschedule(key)]);
             }
-            let jobs = self.react([], [Event::Restarted(key.clone())]);
+            let jobs = self.react([], [WorkerInput::Restarted(key.clone())]);
             jobs.into_iter().for_each(|job| self.queue.push(job));
         };
         drop(in_use);
@@ -206,11 +206,11 @@ impl Shared {
                     return;
                 }
                 let run_time = Duration::try_from_secs_f64(compute_duration).unwrap_or_default();
-                let jobs = self.react([], [Event::Seceded { key, run_time }]);
+                let jobs = self.react([], [WorkerInput::Seceded { key, run_time }]);
                 jobs.into_iter().for_each(|job| self.queue.push(job));
             }
             FromPython::PythonRejoin(_) => {
-                let jobs = self.react([], [Event::Rejoin(running.clone())]);
+                let jobs = self.react([], [WorkerInput::Rejoin(running.clone())]);
                 jobs.into_iter().for_each(|job| self.queue.push(job));
             }
             // Other messages are replies, or belong to a task that has ended.

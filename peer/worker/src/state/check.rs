@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use daskwire_messages::Key;
 
 use super::State;
-use super::task::{MAX_HOLDERS, PHASE_COUNT, Phase};
+use super::task::{MAX_HOLDERS, PHASE_COUNT, TaskStage};
 
 impl State {
     /// The keys of all tasks.
@@ -19,7 +19,7 @@ impl State {
     #[doc(hidden)]
     pub fn in_memory(&self) -> BTreeSet<Key> {
         let tasks = self.tasks.iter();
-        let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
+        let in_memory = tasks.filter(|(_, task)| task.stage == TaskStage::Memory);
         in_memory.map(|(key, _)| key.clone()).collect()
     }
 
@@ -28,27 +28,27 @@ impl State {
     pub fn check(&self) {
         let mut counts = [0; PHASE_COUNT];
         for (key, task) in &self.tasks {
-            counts[task.phase as usize] += 1;
+            counts[task.stage as usize] += 1;
             let entry = (task.priority, key.clone());
             let is_ready = self.ready.contains(&entry) || self.constrained.contains(&entry);
-            assert_eq!(is_ready, task.phase == Phase::Ready, "{key}");
+            assert_eq!(is_ready, task.stage == TaskStage::Ready, "{key}");
             assert_eq!(
                 self.missing.contains(key),
-                task.phase == Phase::Missing,
+                task.stage == TaskStage::Missing,
                 "{key}"
             );
             let is_running = self.executing.contains_key(key);
             // A task whose result was obtained from elsewhere may still be executing.
-            assert!(is_running || task.phase != Phase::Executing, "{key}");
-            if task.phase == Phase::Flight {
+            assert!(is_running || task.stage != TaskStage::Executing, "{key}");
+            if task.stage == TaskStage::Flight {
                 let mut requests = self.requests.values();
                 assert!(requests.any(|request| request.keys.contains(key)), "{key}");
             }
             for (peer, state) in self.peers.iter() {
-                let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
+                let is_listed = task.stage == TaskStage::Fetch && task.holders.contains(peer);
                 assert_eq!(state.keys.contains(&entry), is_listed, "{key} at {peer}");
             }
-            if task.phase == Phase::Fetch {
+            if task.stage == TaskStage::Fetch {
                 assert!(!task.holders.is_empty(), "{key}");
                 assert!(task.holders.len() <= MAX_HOLDERS, "{key}");
             }
@@ -56,28 +56,31 @@ impl State {
                 let missing = computation.dependencies.iter().filter(|dependency| {
                     let dependency = &self.tasks[*dependency];
                     assert!(dependency.dependents.contains(key), "{key}");
-                    dependency.phase != Phase::Memory
+                    dependency.stage != TaskStage::Memory
                 });
                 assert_eq!(missing.count(), computation.missing_count, "{key}");
-                if task.phase == Phase::Waiting {
+                if task.stage == TaskStage::Waiting {
                     let is_waiting = computation.missing_count != 0;
                     assert!(is_waiting || computation.is_unsupported, "{key}");
                 }
             }
             for dependent in &task.dependents {
                 let dependent = &self.tasks[dependent];
-                assert!(matches!(dependent.phase, Phase::Waiting | Phase::Ready));
+                assert!(matches!(
+                    dependent.stage,
+                    TaskStage::Waiting | TaskStage::Ready
+                ));
             }
         }
         for key in self.story.kept_keys() {
-            assert!(self.tasks[key].phase.is_pending(), "{key}");
+            assert!(self.tasks[key].stage.is_pending(), "{key}");
         }
         assert_eq!(counts, self.counts);
         let queued: usize = self.ready.len() + self.constrained.len();
-        assert_eq!(queued as u64, self.counts[Phase::Ready as usize]);
+        assert_eq!(queued as u64, self.counts[TaskStage::Ready as usize]);
         assert_eq!(
             self.missing.len() as u64,
-            self.counts[Phase::Missing as usize]
+            self.counts[TaskStage::Missing as usize]
         );
         assert!(self.busy_count() <= self.limits.nthreads);
         let mut executing = self.executing.values();

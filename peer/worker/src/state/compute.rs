@@ -9,38 +9,38 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::TaskChange;
 
-use super::event::{Description, Event, Executed, Failure, Run, stimulus};
-use super::task::{Computation, Phase, Priority, Running, Task};
+use super::event::{Description, Executed, Failure, Run, WorkerInput, stimulus};
+use super::task::{Computation, Priority, Running, Task, TaskStage};
 use super::{Action, State};
 
 impl State {
     pub(super) fn compute(&mut self, message: ComputeTask) {
         let key = message.key.clone();
         let run_id = message.run_id;
-        let phase = self
+        let stage = self
             .tasks
             .get(&key)
-            .map_or(Phase::Released, |task| task.phase);
-        let state = phase.name();
+            .map_or(TaskStage::Released, |task| task.stage);
+        let state = stage.name();
         self.record(key.clone(), TaskChange::ComputeRequested { state });
         match self.tasks.get_mut(&key) {
-            Some(task) if task.phase == Phase::Memory => {
+            Some(task) if task.stage == TaskStage::Memory => {
                 let description = task.description.clone();
                 self.send_finished(key, run_id, description, Vec::new(), None);
             }
-            Some(task) if matches!(task.phase, Phase::Waiting | Phase::Ready) => {
+            Some(task) if matches!(task.stage, TaskStage::Waiting | TaskStage::Ready) => {
                 if let Some(computation) = &mut task.computation {
                     computation.run_id = run_id;
                 }
             }
-            Some(task) if task.phase == Phase::Executing => {
+            Some(task) if task.stage == TaskStage::Executing => {
                 let computation = task.computation.as_ref();
                 if computation.is_none_or(|computation| computation.run_id != run_id) {
                     self.keep_request(message);
                 }
             }
             // Computed only if fetching the data fails.
-            Some(task) if task.phase == Phase::Flight => {
+            Some(task) if task.stage == TaskStage::Flight => {
                 task.computation = Some(Box::new(Computation {
                     run_id,
                     message: Some(Box::new(message)),
@@ -80,7 +80,7 @@ impl State {
     /// asked for. Returns `false` if there is no later run.
     fn take_up_request(&mut self, key: &Key) -> bool {
         let task = self.tasks.get_mut(key);
-        let task = task.filter(|task| task.phase == Phase::Executing);
+        let task = task.filter(|task| task.stage == TaskStage::Executing);
         let computation = task.and_then(|task| task.computation.as_mut());
         let Some(computation) = computation else {
             return false;
@@ -110,7 +110,7 @@ impl State {
         self.entry(&key, priority).is_acquired = false;
         if self.executing.contains_key(&key) {
             // The data was stored in another way meanwhile, and freed.
-            self.set_phase(&key, Phase::Executing);
+            self.set_phase(&key, TaskStage::Executing);
             self.keep_request(message);
             return;
         }
@@ -125,7 +125,7 @@ impl State {
                 // The dependency is listed twice.
                 continue;
             }
-            if task.phase != Phase::Memory {
+            if task.stage != TaskStage::Memory {
                 missing_count += 1;
             }
             dependencies.push(dependency);
@@ -154,7 +154,7 @@ impl State {
         task.priority = priority;
         task.holders = Vec::new();
         task.reserve = Vec::new();
-        self.set_phase(&key, Phase::Waiting);
+        self.set_phase(&key, TaskStage::Waiting);
         if missing_count == 0 {
             self.become_ready(&key);
         }
@@ -174,7 +174,7 @@ impl State {
         } else {
             self.ready.insert(entry);
         }
-        self.set_phase(key, Phase::Ready);
+        self.set_phase(key, TaskStage::Ready);
     }
 
     pub(super) fn start_tasks(&mut self) {
@@ -200,7 +200,7 @@ impl State {
                     *free -= amount;
                 }
             }
-            self.set_phase(&key, Phase::Executing);
+            self.set_phase(&key, TaskStage::Executing);
             // A running task holds its inputs itself, so their keys may be
             // released.
             self.unlink(&key, &dependencies);
@@ -267,9 +267,9 @@ impl State {
             self.actions.push(Action::Forget(key));
             return;
         };
-        if task.phase != Phase::Executing {
+        if task.stage != TaskStage::Executing {
             // The result was obtained from elsewhere, and may have been freed since.
-            if task.phase != Phase::Memory {
+            if task.stage != TaskStage::Memory {
                 self.actions.push(Action::Forget(key));
             }
             return;
@@ -292,7 +292,7 @@ impl State {
                 self.send_finished(key, computation.run_id, description, startstops, thread);
             }
             Err(failure) => {
-                self.set_phase(&key, Phase::Error);
+                self.set_phase(&key, TaskStage::Error);
                 // Another worker may have the data that could not be computed
                 // here.
                 if self.tasks.get(&key).is_some_and(Task::is_wanted) {
@@ -321,7 +321,7 @@ impl State {
         let key = executed.key.clone();
         let computation = self.tasks.get(&key).and_then(|task| {
             let computation = task.computation.as_ref()?;
-            let is_current = task.phase == Phase::Executing && computation.message.is_none();
+            let is_current = task.stage == TaskStage::Executing && computation.message.is_none();
             is_current.then_some(computation)
         });
         if computation.is_none() {
@@ -335,8 +335,8 @@ impl State {
             computation.is_unsupported = true;
             computation.reason = reason;
         }
-        self.set_phase(&key, Phase::Waiting);
-        let event = Box::new(Event::GiveBack(key));
+        self.set_phase(&key, TaskStage::Waiting);
+        let event = Box::new(WorkerInput::GiveBack(key));
         self.actions.push(Action::Wake { after, event });
     }
 
@@ -356,9 +356,9 @@ impl State {
         pause.min(MAX_RETURN_PAUSE)
     }
 
-    pub(super) fn give_back(&mut self, key: &Key) {
+    pub(super) fn return_unsupported(&mut self, key: &Key) {
         let computation = self.tasks.get(key).and_then(|task| {
-            let is_waiting = task.phase == Phase::Waiting;
+            let is_waiting = task.stage == TaskStage::Waiting;
             task.computation.as_ref().filter(|_| is_waiting)
         });
         // The task may have been freed or stolen meanwhile.
@@ -366,7 +366,7 @@ impl State {
             return;
         };
         let reason = computation.reason.clone();
-        self.withdraw(key);
+        self.stop_waiting(key);
         // ROLES WORKER-7: a paused status is the only way to make the scheduler choose another
         // worker. Otherwise it may find this one the least busy again.
         let is_running = self.status == WorkerStatus::Running;
@@ -426,7 +426,7 @@ impl State {
         }
         self.seceded_count += 1;
         let task = self.tasks.get_mut(key);
-        let task = task.filter(|task| task.phase == Phase::Executing);
+        let task = task.filter(|task| task.stage == TaskStage::Executing);
         let Some(computation) = task.and_then(|task| task.computation.as_mut()) else {
             return;
         };
@@ -477,7 +477,7 @@ impl State {
         let Some(task) = self.tasks.get_mut(key) else {
             return;
         };
-        if task.phase != Phase::Executing {
+        if task.stage != TaskStage::Executing {
             return;
         }
         let is_computed = task.computation.take().is_some();
@@ -500,11 +500,11 @@ impl State {
         });
     }
 
-    pub(super) fn lost(&mut self, keys: &[Key]) {
+    pub(super) fn on_data_lost(&mut self, keys: &[Key]) {
         let stimulus_id = stimulus("lost-data", self.now);
         for key in keys {
-            let phase = self.tasks.get(key).map(|task| task.phase);
-            if phase == Some(Phase::Memory) {
+            let stage = self.tasks.get(key).map(|task| task.stage);
+            if stage == Some(TaskStage::Memory) {
                 self.release(key, &stimulus_id);
             }
         }

@@ -64,7 +64,7 @@ pub struct Description {
 /// An event that the state machine handles.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum WorkerInput {
     /// A message from the scheduler arrived.
     FromScheduler(ToWorker),
     /// A task has run. The result, if there is one, is in the store.
@@ -141,7 +141,7 @@ pub enum Event {
     Close,
 }
 
-impl Event {
+impl WorkerInput {
     /// Returns the stimulus of all transitions that this event causes.
     pub(super) fn stimulus(&self, now: Duration) -> Stimulus {
         let what = match self {
@@ -233,14 +233,14 @@ pub enum Answer {
 /// An action for the caller to execute, in the order of the actions.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Run a task, then report [`Event::Executed`], [`Event::InputsLost`],
-    /// [`Event::Reschedule`] or [`Event::Unsupported`].
+    /// Run a task, then report [`WorkerInput::Executed`], [`WorkerInput::InputsLost`],
+    /// [`WorkerInput::Reschedule`] or [`WorkerInput::Unsupported`].
     Execute(Box<Run>),
-    /// A task that has reported [`Event::Rejoin`] or [`Event::Restarted`] counts again. If it
+    /// A task that has reported [`WorkerInput::Rejoin`] or [`WorkerInput::Restarted`] counts again. If it
     /// waits for that, let it continue.
     Rejoin(Key),
     /// Request data from a peer, put it into the store, then report
-    /// [`Event::Fetched`].
+    /// [`WorkerInput::Fetched`].
     Fetch {
         /// The number of the request, which is used once. A peer may have several requests.
         request: u64,
@@ -261,9 +261,9 @@ pub enum Action {
         /// The delay from now.
         after: Duration,
         /// The event.
-        event: Box<Event>,
+        event: Box<WorkerInput>,
     },
-    /// Emit an event of a task for observers; only after [`Event::Watched`].
+    /// Emit an event of a task for observers; only after [`WorkerInput::Watched`].
     Report(TaskEvent),
 }
 

@@ -11,8 +11,8 @@ use daskwire_rpc::story::TaskChange;
 
 use super::compute::startstop;
 use super::event::{Answer, Description, Fetched, Peer, stimulus};
-use super::task::{Computation, MAX_HOLDERS, Phase, Request};
-use super::{Action, Event, State};
+use super::task::{Computation, MAX_HOLDERS, Request, TaskStage};
+use super::{Action, State, WorkerInput};
 
 /// Total length of pending requests below which their number is not limited, in bytes, as in
 /// Dask.
@@ -30,7 +30,7 @@ impl State {
         task.reserve = Vec::new();
         task.is_acquired = false;
         let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
-        self.set_phase(key, Phase::Memory);
+        self.set_phase(key, TaskStage::Memory);
         for dependent in dependents {
             let Some(task) = self.tasks.get_mut(&dependent) else {
                 continue;
@@ -39,7 +39,7 @@ impl State {
                 continue;
             };
             computation.missing_count = computation.missing_count.saturating_sub(1);
-            if computation.missing_count == 0 && task.phase == Phase::Waiting {
+            if computation.missing_count == 0 && task.stage == TaskStage::Waiting {
                 self.become_ready(&dependent);
             }
         }
@@ -49,7 +49,7 @@ impl State {
     pub(super) fn stored(&mut self, key: &Key, description: Description) {
         let priority = self.next_priority(&[0.0; 3]);
         let task = self.entry(key, priority);
-        if task.phase == Phase::Memory {
+        if task.stage == TaskStage::Memory {
             return;
         }
         let computation = task.computation.take();
@@ -72,8 +72,11 @@ impl State {
         let Some(task) = self.tasks.get(key) else {
             return;
         };
-        let phase = task.phase;
-        if !matches!(phase, Phase::Fetch | Phase::Flight | Phase::Missing) {
+        let stage = task.stage;
+        if !matches!(
+            stage,
+            TaskStage::Fetch | TaskStage::Flight | TaskStage::Missing
+        ) {
             return;
         }
         self.leave_queues(key);
@@ -98,7 +101,7 @@ impl State {
             task.reserve = known.split_off(known.len().min(MAX_HOLDERS));
             task.holders = known;
         }
-        if phase != Phase::Flight {
+        if stage != TaskStage::Flight {
             self.fetch(key);
         }
     }
@@ -114,13 +117,13 @@ impl State {
         let entry = (task.priority, key.clone());
         if task.holders.is_empty() {
             self.missing.insert(key.clone());
-            self.set_phase(key, Phase::Missing);
+            self.set_phase(key, TaskStage::Missing);
             return;
         }
         for peer in &task.holders {
             self.peers.entry(peer).keys.insert(entry.clone());
         }
-        self.set_phase(key, Phase::Fetch);
+        self.set_phase(key, TaskStage::Fetch);
     }
 
     pub(super) fn start_transfers(&mut self) {
@@ -158,7 +161,7 @@ impl State {
             state.flight_len = state.flight_len.saturating_add(len);
             for key in &keys {
                 self.leave_queues(key);
-                self.set_phase(key, Phase::Flight);
+                self.set_phase(key, TaskStage::Flight);
                 let peer = Arc::clone(&peer);
                 self.record(key.clone(), TaskChange::Requested { peer });
             }
@@ -211,7 +214,7 @@ impl State {
                     state.is_busy = true;
                     self.actions.push(Action::Wake {
                         after: self.limits.busy_pause,
-                        event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
+                        event: Box::new(WorkerInput::PeerAvailable(Arc::clone(&peer))),
                     });
                 } else {
                     // The peer is asked again when the other request ends.
@@ -242,8 +245,8 @@ impl State {
                 continue;
             };
             // The data may have been stored in another way, and been freed since.
-            if task.phase != Phase::Flight {
-                if task.phase != Phase::Memory {
+            if task.stage != TaskStage::Flight {
+                if task.stage != TaskStage::Memory {
                     self.actions.push(Action::Forget(key));
                 }
                 continue;
@@ -283,8 +286,8 @@ impl State {
 
     /// Handles requested data that did not arrive.
     pub(super) fn not_fetched(&mut self, key: &Key, peer: &Peer, reason: &'static str) {
-        let phase = self.tasks.get(key).map(|task| task.phase);
-        if phase != Some(Phase::Flight) {
+        let stage = self.tasks.get(key).map(|task| task.stage);
+        if stage != Some(TaskStage::Flight) {
             return;
         }
         let peer = Arc::clone(peer);
@@ -321,7 +324,7 @@ impl State {
         if !self.requests.is_empty() {
             self.gone.insert(peer.into());
         }
-        if self.gone.len() as u64 > self.counts[Phase::Flight as usize] {
+        if self.gone.len() as u64 > self.counts[TaskStage::Flight as usize] {
             let requests = take(&mut self.requests);
             for request in requests.values() {
                 self.drop_gone_holders(&request.keys);
@@ -351,7 +354,7 @@ impl State {
         let is_busy = |peer: &Peer| self.peers.get(peer).is_some_and(|state| state.is_busy);
         keys.retain(|key| {
             let task = self.tasks.get(key);
-            let task = task.filter(|task| task.phase == Phase::Fetch);
+            let task = task.filter(|task| task.stage == TaskStage::Fetch);
             task.is_some_and(|task| task.holders.iter().all(is_busy))
         });
         if !keys.is_empty() {
@@ -378,7 +381,7 @@ impl State {
         });
         self.actions.push(Action::Wake {
             after: self.limits.search_interval,
-            event: Box::new(Event::Search),
+            event: Box::new(WorkerInput::Search),
         });
     }
 

@@ -4,9 +4,9 @@
 //! [`Worker`](super::Worker) is a driver for it: it reads the scheduler's messages,
 //! runs tasks on threads, fetches data over comms, and keeps data in a store. A
 //! program that does these things in another way can drive a [`State`] itself:
-//! report each [`Event`] as it happens, and execute the resulting [`Action`]s.
+//! report each [`WorkerInput`] as it happens, and execute the resulting [`Action`]s.
 //!
-//! A task goes through these phases; those in parentheses are for data of other
+//! A task goes through these stages; those in parentheses are for data of other
 //! workers:
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! ```
 //! use core::time::Duration;
 //! use daskwire_messages::protocol::{ComputeTask, FromWorker, ToWorker};
-//! use daskwire_worker::state::{Action, Description, Event, Executed, Limits, State};
+//! use daskwire_worker::state::{Action, Description, WorkerInput, Executed, Limits, State};
 //!
 //! let mut worker = State::new("tcp://10.0.0.7:4000", Limits::default(), []);
 //!
@@ -31,7 +31,7 @@
 //!     run_id: 1,
 //!     ..ComputeTask::default()
 //! });
-//! let mut actions = worker.handle(start, Event::FromScheduler(message)).into_iter();
+//! let mut actions = worker.handle(start, WorkerInput::FromScheduler(message)).into_iter();
 //! let Some(Action::Execute(run)) = actions.next() else {
 //!     panic!("nothing else is running");
 //! };
@@ -50,7 +50,7 @@
 //!     steps: Vec::new(),
 //!     thread: None,
 //! };
-//! let mut actions = worker.handle(stop, Event::Executed(executed)).into_iter();
+//! let mut actions = worker.handle(stop, WorkerInput::Executed(executed)).into_iter();
 //!
 //! // The result is reported to the scheduler.
 //! let Some(Action::Send(message)) = actions.next() else {
@@ -83,10 +83,10 @@ mod task;
 pub(super) use compute::startstop;
 pub(super) use event::stimulus;
 pub use event::{
-    Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, Run,
+    Action, Answer, Description, Executed, Failure, Fetched, Limits, Peer, Run, WorkerInput,
 };
 use peers::Peers;
-use task::{PHASE_COUNT, Phase, Queue, Request, Running, Task};
+use task::{PHASE_COUNT, Queue, Request, Running, Task, TaskStage};
 
 /// The state of a worker: its tasks, their execution, and pending transfers.
 ///
@@ -190,7 +190,7 @@ impl State {
     /// Handles an event, and returns the actions that follow from it, in order.
     /// `now` is the time since the Unix epoch, which messages to the scheduler
     /// contain.
-    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Duration, event: WorkerInput) -> Vec<Action> {
         self.handle_all(now, [event])
     }
 
@@ -202,7 +202,7 @@ impl State {
     pub fn handle_all(
         &mut self,
         now: Duration,
-        events: impl IntoIterator<Item = Event>,
+        events: impl IntoIterator<Item = WorkerInput>,
     ) -> Vec<Action> {
         // Removes the actions of a call that panicked.
         self.actions.clear();
@@ -239,10 +239,10 @@ impl State {
 
     /// The number of tasks in each state, with Dask's names of the states.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let phases = Phase::ALL.into_iter().zip(self.counts);
-        phases
+        let stages = TaskStage::ALL.into_iter().zip(self.counts);
+        stages
             .filter(|(_, count)| *count != 0)
-            .map(|(phase, count)| (phase.name(), count))
+            .map(|(stage, count)| (stage.name(), count))
     }
 
     /// The executing tasks, and when they started, as the time since the Unix
@@ -261,7 +261,7 @@ impl State {
     /// Whether a task is executing, and was not freed since it started.
     pub(super) fn is_computing(&self, key: &Key) -> bool {
         let task = self.tasks.get(key);
-        let task = task.filter(|task| task.phase == Phase::Executing);
+        let task = task.filter(|task| task.stage == TaskStage::Executing);
         let computation = task.and_then(|task| task.computation.as_ref());
         computation.is_some_and(|computation| computation.message.is_none())
     }
@@ -297,35 +297,35 @@ impl State {
         self.flight_len
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: WorkerInput) {
         match event {
-            Event::FromScheduler(message) => self.handle_message(message),
-            Event::Executed(executed) => self.executed(executed),
-            Event::Unsupported { executed, reason } => self.unsupported(executed, reason),
-            Event::GiveBack(key) => self.give_back(&key),
-            Event::InputsLost { key, lost } => {
-                self.lost(&lost);
+            WorkerInput::FromScheduler(message) => self.handle_message(message),
+            WorkerInput::Executed(executed) => self.executed(executed),
+            WorkerInput::Unsupported { executed, reason } => self.unsupported(executed, reason),
+            WorkerInput::GiveBack(key) => self.return_unsupported(&key),
+            WorkerInput::InputsLost { key, lost } => {
+                self.on_data_lost(&lost);
                 self.reschedule(&key, "lost-data");
             }
-            Event::Reschedule(key) => self.reschedule(&key, "reschedule"),
-            Event::Seceded { key, run_time } => self.seceded(&key, run_time),
-            Event::Rejoin(key) => {
+            WorkerInput::Reschedule(key) => self.reschedule(&key, "reschedule"),
+            WorkerInput::Seceded { key, run_time } => self.seceded(&key, run_time),
+            WorkerInput::Rejoin(key) => {
                 if !self.wait_to_rejoin(&key) {
                     self.actions.push(Action::Rejoin(key));
                 }
             }
-            Event::Restarted(key) => {
+            WorkerInput::Restarted(key) => {
                 self.wait_to_rejoin(&key);
             }
-            Event::Lost(keys) => self.lost(&keys),
-            Event::Resources(resources) => {
+            WorkerInput::Lost(keys) => self.on_data_lost(&keys),
+            WorkerInput::Resources(resources) => {
                 for (name, amount) in resources {
                     let before = self.resources.insert(name.clone(), amount);
                     *self.free_resources.entry(name).or_default() +=
                         amount - before.unwrap_or_default();
                 }
             }
-            Event::Paused(is_paused) => {
+            WorkerInput::Paused(is_paused) => {
                 let (from, to) = if is_paused {
                     (WorkerStatus::Running, WorkerStatus::Paused)
                 } else {
@@ -336,28 +336,28 @@ impl State {
                     self.send_status(to);
                 }
             }
-            Event::Fetched(fetched) => self.fetched(fetched),
-            Event::Stored(data) => {
+            WorkerInput::Fetched(fetched) => self.fetched(fetched),
+            WorkerInput::Stored(data) => {
                 for (key, description) in data {
                     self.stored(&key, description);
                 }
             }
-            Event::PeerAvailable(peer) => {
+            WorkerInput::PeerAvailable(peer) => {
                 if let Some(state) = self.peers.get_mut(&peer) {
                     state.is_busy = false;
                 }
                 self.peers.remove_if_idle(&peer);
             }
-            Event::Search => self.is_searching = false,
-            Event::StoreFull(is_full) => self.is_full = is_full,
-            Event::Watched(is_watched) => self.is_watched = is_watched,
-            Event::ClockOffset(seconds) => {
+            WorkerInput::Search => self.is_searching = false,
+            WorkerInput::StoreFull(is_full) => self.is_full = is_full,
+            WorkerInput::Watched(is_watched) => self.is_watched = is_watched,
+            WorkerInput::ClockOffset(seconds) => {
                 if seconds.is_finite() {
                     self.clock_offset = seconds;
                 }
             }
-            Event::Close => self.close(),
-            Event::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
+            WorkerInput::Close => self.close(),
+            WorkerInput::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
         }
     }
 
@@ -386,7 +386,7 @@ impl State {
             self.actions.push(Action::Report(event.clone()));
         }
         let tasks = &self.tasks;
-        let is_pending = |key: &Key| tasks.get(key).is_some_and(|task| task.phase.is_pending());
+        let is_pending = |key: &Key| tasks.get(key).is_some_and(|task| task.stage.is_pending());
         self.story.add_and_keep(event, is_pending);
     }
 
@@ -395,7 +395,7 @@ impl State {
             ToWorker::ComputeTask(message) => self.compute(message),
             ToWorker::FreeKeys(message) => {
                 for key in &message.keys {
-                    self.free(key, &message.stimulus_id);
+                    self.on_free_keys(key, &message.stimulus_id);
                 }
             }
             ToWorker::RemoveReplicas(message) => {
@@ -409,7 +409,7 @@ impl State {
                     // Replicas come after the inputs of waiting tasks.
                     let priority = self.next_priority(&[1.0, 0.0, 0.0]);
                     let task = self.ensure(&key, nbytes, priority);
-                    task.is_acquired = task.phase != Phase::Memory;
+                    task.is_acquired = task.stage != TaskStage::Memory;
                     self.locate(&key, &holders);
                 }
             }
@@ -421,9 +421,9 @@ impl State {
                     stimulus_id: message.stimulus_id.clone(),
                     ..StealResponse::default()
                 });
-                self.give_up(&message.key);
+                self.cancel_unstarted(&message.key);
             }
-            ToWorker::CancelCompute(message) => self.give_up(&message.key),
+            ToWorker::CancelCompute(message) => self.cancel_unstarted(&message.key),
             ToWorker::RefreshWhoHas(message) => {
                 for (key, holders) in message.who_has {
                     self.locate(&key, &holders);

@@ -3,27 +3,29 @@
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{AddKeys, Keys, ReleaseWorkerData};
 
-use super::task::{Phase, Task};
+use super::task::{Task, TaskStage};
 use super::{Action, State};
 
 impl State {
-    pub(super) fn free(&mut self, key: &Key, stimulus_id: &str) {
+    pub(super) fn on_free_keys(&mut self, key: &Key, stimulus_id: &str) {
         let Some(task) = self.tasks.get_mut(key) else {
             return;
         };
         task.is_acquired = false;
-        match task.phase {
-            Phase::Waiting | Phase::Ready => self.withdraw(key),
-            Phase::Executing | Phase::Flight => task.computation = None,
-            Phase::Memory => self.release(key, stimulus_id),
-            Phase::Error | Phase::Fetch | Phase::Missing | Phase::Released | Phase::Forgotten => {
-                self.drop_unless_wanted(key)
-            }
+        match task.stage {
+            TaskStage::Waiting | TaskStage::Ready => self.stop_waiting(key),
+            TaskStage::Executing | TaskStage::Flight => task.computation = None,
+            TaskStage::Memory => self.release(key, stimulus_id),
+            TaskStage::Error
+            | TaskStage::Fetch
+            | TaskStage::Missing
+            | TaskStage::Released
+            | TaskStage::Forgotten => self.drop_unless_wanted(key),
         }
     }
 
     /// Stops computing a task that is waiting or ready.
-    pub(super) fn withdraw(&mut self, key: &Key) {
+    pub(super) fn stop_waiting(&mut self, key: &Key) {
         self.leave_queues(key);
         let Some(task) = self.tasks.get_mut(key) else {
             return;
@@ -64,9 +66,9 @@ impl State {
             if let Some(computation) = &mut task.computation {
                 computation.missing_count += 1;
             }
-            if task.phase == Phase::Ready {
+            if task.stage == TaskStage::Ready {
                 self.leave_queues(&dependent);
-                self.set_phase(&dependent, Phase::Waiting);
+                self.set_phase(&dependent, TaskStage::Waiting);
             }
         }
         self.fetch(key);
@@ -76,7 +78,7 @@ impl State {
         let mut kept = Vec::new();
         for key in keys {
             match self.tasks.get(key) {
-                Some(task) if task.phase != Phase::Memory => {}
+                Some(task) if task.stage != TaskStage::Memory => {}
                 Some(task) if !task.dependents.is_empty() => kept.push(key.clone()),
                 Some(_) => self.release(key, stimulus_id),
                 None => {}
@@ -92,15 +94,15 @@ impl State {
     }
 
     /// Stops computing a task, unless it has started.
-    pub(super) fn give_up(&mut self, key: &Key) {
+    pub(super) fn cancel_unstarted(&mut self, key: &Key) {
         let state = self.steal_state(key);
         if !matches!(state, Some("waiting" | "ready" | "constrained")) {
             return;
         }
         match self.tasks.get_mut(key) {
             // An earlier run still executes.
-            Some(task) if task.phase == Phase::Executing => task.computation = None,
-            _ => self.withdraw(key),
+            Some(task) if task.stage == TaskStage::Executing => task.computation = None,
+            _ => self.stop_waiting(key),
         }
     }
 
@@ -111,8 +113,8 @@ impl State {
         let is_computed = task.computation.is_some();
         let computation = task.computation.as_ref();
         let has_message = computation.is_some_and(|computation| computation.message.is_some());
-        match task.phase {
-            Phase::Ready => {
+        match task.stage {
+            TaskStage::Ready => {
                 let entry = (task.priority, key.clone());
                 let is_constrained = self.constrained.contains(&entry);
                 Some(if is_constrained {
@@ -121,17 +123,19 @@ impl State {
                     "ready"
                 })
             }
-            Phase::Executing if !is_computed => Some("cancelled"),
+            TaskStage::Executing if !is_computed => Some("cancelled"),
             // The run that was asked for last has not started.
-            Phase::Executing if has_message => Some("waiting"),
-            Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
-            Phase::Flight if is_computed => Some("resumed"),
-            Phase::Error
-            | Phase::Fetch
-            | Phase::Flight
-            | Phase::Missing
-            | Phase::Released
-            | Phase::Forgotten => None,
+            TaskStage::Executing if has_message => Some("waiting"),
+            TaskStage::Waiting | TaskStage::Executing | TaskStage::Memory => {
+                Some(task.stage.name())
+            }
+            TaskStage::Flight if is_computed => Some("resumed"),
+            TaskStage::Error
+            | TaskStage::Fetch
+            | TaskStage::Flight
+            | TaskStage::Missing
+            | TaskStage::Released
+            | TaskStage::Forgotten => None,
         }
     }
 }

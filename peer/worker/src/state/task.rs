@@ -1,4 +1,4 @@
-//! The tasks of the worker, their phases, and the queues that contain them.
+//! The tasks of the worker, their stages, and the queues that contain them.
 
 use core::cmp::Ordering;
 use core::time::Duration;
@@ -11,9 +11,9 @@ use daskwire_rpc::story::TaskChange;
 
 use super::{Description, Peer, State};
 
-/// The phase of a task.
+/// The stage of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum TaskStage {
     /// Dependencies are missing.
     Waiting,
     /// All dependencies are in the store.
@@ -38,8 +38,8 @@ pub(super) enum Phase {
 
 pub(super) const PHASE_COUNT: usize = 10;
 
-impl Phase {
-    /// Dask's name of the phase.
+impl TaskStage {
+    /// Dask's name of the stage.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -55,7 +55,7 @@ impl Phase {
         }
     }
 
-    /// Whether a task in this phase waits for something.
+    /// Whether a task in this stage waits for something.
     pub(super) const fn is_pending(self) -> bool {
         match self {
             Self::Waiting
@@ -124,7 +124,7 @@ pub(super) const MAX_HOLDERS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) phase: Phase,
+    pub(super) stage: TaskStage,
     pub(super) priority: Priority,
     /// The computation that the scheduler requested. Without one, the task exists
     /// for its data, or executes although its result is not wanted any more.
@@ -196,12 +196,12 @@ impl State {
     pub(super) fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
         let is_new = !self.tasks.contains_key(key);
         let task = self.entry(key, priority);
-        if task.phase != Phase::Memory {
+        if task.stage != TaskStage::Memory {
             task.description.nbytes = nbytes;
         }
-        let is_useless = is_new || task.phase == Phase::Error;
+        let is_useless = is_new || task.stage == TaskStage::Error;
         let is_more_urgent =
-            matches!(task.phase, Phase::Fetch | Phase::Missing) && priority < task.priority;
+            matches!(task.stage, TaskStage::Fetch | TaskStage::Missing) && priority < task.priority;
         if is_useless || is_more_urgent {
             self.leave_queues(key);
             self.entry(key, priority).priority = priority;
@@ -213,10 +213,10 @@ impl State {
     pub(super) fn entry(&mut self, key: &Key, priority: Priority) -> &mut Task {
         let counts = &mut self.counts;
         self.tasks.entry(key.clone()).or_insert_with(|| {
-            let phase = Phase::Released;
-            counts[phase as usize] += 1;
+            let stage = TaskStage::Released;
+            counts[stage as usize] += 1;
             Task {
-                phase,
+                stage,
                 priority,
                 computation: None,
                 is_acquired: false,
@@ -228,16 +228,16 @@ impl State {
         })
     }
 
-    pub(super) fn set_phase(&mut self, key: &Key, phase: Phase) {
+    pub(super) fn set_phase(&mut self, key: &Key, stage: TaskStage) {
         if let Some(task) = self.tasks.get_mut(key) {
-            self.counts[task.phase as usize] -= 1;
-            self.counts[phase as usize] += 1;
-            let from = core::mem::replace(&mut task.phase, phase);
-            self.record_state(key, from, phase);
+            self.counts[task.stage as usize] -= 1;
+            self.counts[stage as usize] += 1;
+            let from = core::mem::replace(&mut task.stage, stage);
+            self.record_state(key, from, stage);
         }
     }
 
-    pub(super) fn record_state(&mut self, key: &Key, from: Phase, to: Phase) {
+    pub(super) fn record_state(&mut self, key: &Key, from: TaskStage, to: TaskStage) {
         if from != to {
             let (from, name) = (from.name(), to.name());
             self.record(key.clone(), TaskChange::State { from, to: name });
@@ -250,24 +250,24 @@ impl State {
     pub(super) fn remove(&mut self, key: &Key) {
         self.leave_queues(key);
         if let Some(task) = self.tasks.remove(key) {
-            self.counts[task.phase as usize] -= 1;
-            self.record_state(key, task.phase, Phase::Forgotten);
+            self.counts[task.stage as usize] -= 1;
+            self.record_state(key, task.stage, TaskStage::Forgotten);
         }
     }
 
-    /// Removes a key from the queues that its phase puts it in.
+    /// Removes a key from the queues that its stage puts it in.
     pub(super) fn leave_queues(&mut self, key: &Key) {
         let Some(task) = self.tasks.get(key) else {
             return;
         };
-        match task.phase {
-            Phase::Ready => {
+        match task.stage {
+            TaskStage::Ready => {
                 let entry = (task.priority, key.clone());
                 if !self.ready.remove(&entry) {
                     self.constrained.remove(&entry);
                 }
             }
-            Phase::Fetch => {
+            TaskStage::Fetch => {
                 let entry = (task.priority, key.clone());
                 for holder in &task.holders {
                     if let Some(state) = self.peers.get_mut(holder) {
@@ -276,7 +276,7 @@ impl State {
                     }
                 }
             }
-            Phase::Missing => {
+            TaskStage::Missing => {
                 self.missing.remove(key);
             }
             _ => {}
@@ -288,7 +288,7 @@ impl State {
         for dependency in dependencies {
             if let Some(task) = self.tasks.get_mut(dependency) {
                 task.dependents.remove(key);
-                if matches!(task.phase, Phase::Fetch | Phase::Missing) {
+                if matches!(task.stage, TaskStage::Fetch | TaskStage::Missing) {
                     self.drop_unless_wanted(dependency);
                 }
             }

@@ -73,7 +73,7 @@ impl Simulation {
             was_restarted: false,
             history: Vec::new(),
         };
-        simulation.handle(Event::Connected { release: None });
+        simulation.handle(ClientInput::Connected { release: None });
         simulation
     }
 
@@ -93,7 +93,7 @@ impl Simulation {
         self.handles.get(index).cloned()
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: ClientInput) {
         self.history.push(format!("{event:?}"));
         let actions = self.client.handle(self.now, event);
         for action in actions {
@@ -138,8 +138,8 @@ impl Simulation {
     }
 
     /// Handles an event that adds a handle for each of the keys.
-    fn add_handles(&mut self, event: Event, keys: &[Key]) {
-        let sends_questions = !matches!(event, Event::Store(_));
+    fn add_handles(&mut self, event: ClientInput, keys: &[Key]) {
+        let sends_questions = !matches!(event, ClientInput::Store(_));
         // The new holds are not among the handles yet.
         self.handle(event);
         // The messages `report-key` that follow do not make the keys known.
@@ -166,8 +166,8 @@ impl Simulation {
 
     fn store(&mut self, keys: &[Key]) {
         let first = self.handles.len();
-        self.add_handles(Event::Store(keys.to_vec()), keys);
-        self.handle(Event::Settle);
+        self.add_handles(ClientInput::Store(keys.to_vec()), keys);
+        self.handle(ClientInput::Settle);
         let mark = self.client.unsettled().unwrap_or(0);
         while self.client.answered < mark {
             self.read();
@@ -181,7 +181,7 @@ impl Simulation {
                 self.known_since.insert(hold.clone(), self.read_count);
             }
         }
-        self.handle(Event::Stored(holds));
+        self.handle(ClientInput::Stored(holds));
     }
 
     /// The scheduler reads a message.
@@ -277,7 +277,7 @@ impl Simulation {
     /// A message arrives at the client.
     fn deliver(&mut self) {
         if let Some(message) = self.outbox.pop_front() {
-            self.handle(Event::FromScheduler(message));
+            self.handle(ClientInput::FromScheduler(message));
         }
     }
 
@@ -287,20 +287,20 @@ impl Simulation {
         self.tasks.clear();
         self.read_count = self.sent_count;
         let reason = "lost".to_owned();
-        self.handle(Event::Disconnected { reason });
+        self.handle(ClientInput::Disconnected { reason });
     }
 
     fn step(&mut self) {
         let passed = self.random.below(400);
         self.now += Duration::from_millis(passed as u64);
         if self.now >= self.wake_at {
-            self.handle(Event::Tick);
+            self.handle(ClientInput::Tick);
         }
         if let Some(at) = self.attempt.take_if(|at| *at <= self.now) {
             self.now = self.now.max(at);
             match self.random.below(3) {
                 0 => self.handle(connect_failed(false)),
-                _ => self.handle(Event::Connected { release: None }),
+                _ => self.handle(ClientInput::Connected { release: None }),
             }
         }
         match self.random.below(64) {
@@ -310,7 +310,7 @@ impl Simulation {
                     keys: Keys(keys.clone()),
                     ..UpdateGraph::default()
                 };
-                let event = Event::Submit {
+                let event = ClientInput::Submit {
                     keys: keys.clone(),
                     message: Box::new(message.into()),
                 };
@@ -318,7 +318,7 @@ impl Simulation {
             }
             6..9 => {
                 let key = self.key();
-                self.add_handles(Event::Desire(key.clone()), &[key]);
+                self.add_handles(ClientInput::Desire(key.clone()), &[key]);
             }
             9 if !self.was_restarted => {
                 // Reports about a task and its data on another comm may cross.
@@ -330,7 +330,7 @@ impl Simulation {
                 let index = self.random.below(self.handles.len());
                 if index < self.handles.len() {
                     let hold = self.handles.swap_remove(index);
-                    self.handle(Event::Release(hold.clone()));
+                    self.handle(ClientInput::Release(hold.clone()));
                     let is_known = self.handles.contains(&hold);
                     assert_eq!(self.client.status(&hold).is_some(), is_known);
                 }
@@ -338,18 +338,18 @@ impl Simulation {
             18..20 => {
                 let holds = (0..2).filter_map(|_| self.hold()).collect();
                 let force = false;
-                self.handle(Event::Cancel { holds, force });
+                self.handle(ClientInput::Cancel { holds, force });
             }
             20..22 => {
                 let keys = self.keys();
-                self.handle(Event::Refresh(keys));
+                self.handle(ClientInput::Refresh(keys));
             }
             22 => match self.hold() {
                 Some(hold) if self.random.below(2) == 0 => {
-                    self.handle(Event::Clone(hold.clone()));
+                    self.handle(ClientInput::Clone(hold.clone()));
                     self.handles.push(hold);
                 }
-                _ => self.handle(Event::Settle),
+                _ => self.handle(ClientInput::Settle),
             },
             23 if self.random.below(4) == 0 => {
                 self.tasks.clear();
@@ -397,11 +397,11 @@ impl Simulation {
             }
         }
         for hold in mem::take(&mut simulation.handles) {
-            simulation.handle(Event::Release(hold));
+            simulation.handle(ClientInput::Release(hold));
         }
         simulation.settle();
         assert!(simulation.client.ended.is_empty(), "seed {seed}");
-        simulation.handle(Event::Close);
+        simulation.handle(ClientInput::Close);
         simulation.history
     }
 }

@@ -28,7 +28,7 @@ fn an_actor_is_lost_with_its_worker() {
     assert!(!cluster.running[&(first, Key::from("b"))].actor);
     // Another worker has a handle for it.
     let _second = cluster.worker("tcp://two:1", 1);
-    cluster.handle(Event::ReplicasAdded {
+    cluster.handle(SchedulerInput::ReplicasAdded {
         worker: "tcp://two:1".to_owned(),
         keys: ["a"].into_iter().collect(),
     });
@@ -53,7 +53,7 @@ fn an_actor_is_lost_with_its_worker() {
     });
     assert_eq!(failed.count(), 5);
     // A client may have it made again.
-    cluster.handle(Event::Retry(vec![Key::from("a")]));
+    cluster.handle(SchedulerInput::Retry(vec![Key::from("a")]));
     assert_eq!(statuses(&cluster)[0], Some(TaskState::Processing));
 }
 
@@ -79,7 +79,7 @@ fn the_loss_of_a_handle_is_not_that_of_the_actor() {
     submit(&mut cluster, client);
     cluster.finish(first, "a");
     let second = cluster.worker("tcp://two:1", 1);
-    cluster.handle(Event::ReplicasAdded {
+    cluster.handle(SchedulerInput::ReplicasAdded {
         worker: "tcp://two:1".to_owned(),
         keys: ["a"].into_iter().collect(),
     });

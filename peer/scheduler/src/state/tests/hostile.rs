@@ -161,13 +161,13 @@ fn random_messages_neither_panic_nor_leak() {
                 }
                 1 => {
                     if let Some(worker) = workers.get(chaos.number(4) as usize) {
-                        cluster.handle(Event::WorkerLeft(*worker));
+                        cluster.handle(SchedulerInput::WorkerLeft(*worker));
                     }
                 }
                 2 => {
                     let who_has = vec![(chaos.key(), vec![chaos.worker(), chaos.worker()])];
                     let nbytes = vec![(chaos.key(), u64::MAX)];
-                    cluster.handle(Event::DataStored {
+                    cluster.handle(SchedulerInput::DataStored {
                         client: chaos.name(),
                         who_has,
                         nbytes,
@@ -175,13 +175,13 @@ fn random_messages_neither_panic_nor_leak() {
                 }
                 3 => {
                     let keys = chaos.keys();
-                    cluster.handle(Event::Retry(keys.0));
+                    cluster.handle(SchedulerInput::Retry(keys.0));
                 }
                 4 => {
-                    cluster.handle(Event::RetireWorkers(vec![chaos.worker()]));
+                    cluster.handle(SchedulerInput::RetireWorkers(vec![chaos.worker()]));
                 }
                 5 => {
-                    cluster.handle(Event::DataMissing {
+                    cluster.handle(SchedulerInput::DataMissing {
                         keys: vec![chaos.key()],
                         worker: chaos.worker(),
                     });
@@ -211,7 +211,7 @@ fn random_messages_neither_panic_nor_leak() {
             cluster.send(clients[0], forgotten);
         }
         for client in clients.drain(..) {
-            cluster.handle(Event::ClientLeft(client));
+            cluster.handle(SchedulerInput::ClientLeft(client));
         }
         cluster.assert_empty_but_for_running(&workers);
     }
@@ -221,7 +221,7 @@ impl Cluster {
     fn assert_empty_but_for_running(&mut self, workers: &[WorkerId]) {
         self.assert_empty();
         for worker in workers {
-            self.handle(Event::WorkerLeft(*worker));
+            self.handle(SchedulerInput::WorkerLeft(*worker));
         }
         assert_eq!(self.state.worker_count(), 0);
     }

@@ -264,7 +264,7 @@ fn step_8_not_while_another_client_has_a_future_pointing_to_z() {
     cluster.release(one, &["z"]);
     cluster.release(one, &["z"]);
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
-    cluster.handle(Event::ClientLeft(other));
+    cluster.handle(SchedulerInput::ClientLeft(other));
     cluster.assert_empty();
 }
 

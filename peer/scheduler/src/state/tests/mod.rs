@@ -9,7 +9,7 @@ use daskwire_messages::protocol::WorkerStatus;
 use daskwire_messages::protocol::*;
 use daskwire_messages::{Key, RemoteError, Serialized, Value};
 
-use super::event::Event;
+use super::event::SchedulerInput;
 use super::*;
 
 mod actors;
@@ -63,7 +63,7 @@ impl Cluster {
     }
 
     /// Handles an event, collects the actions, and checks the state.
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: SchedulerInput) {
         let actions = self.state.handle(self.now, event);
         self.state.check();
         self.act(actions);
@@ -123,7 +123,7 @@ impl Cluster {
     fn join(&mut self, registration: RegisterWorker) -> Result<WorkerId, WorkerRefusal> {
         let id = WorkerId(self.next_id());
         let registration = Box::new(registration);
-        let joined = Event::WorkerJoined { id, registration };
+        let joined = SchedulerInput::WorkerJoined { id, registration };
         let mut actions = self.state.handle(self.now, joined);
         self.state.check();
         match actions.remove(0) {
@@ -159,13 +159,13 @@ impl Cluster {
 
     fn lose_worker(&mut self, id: WorkerId) {
         self.running.retain(|(on, _), _| *on != id);
-        self.handle(Event::WorkerLeft(id));
+        self.handle(SchedulerInput::WorkerLeft(id));
     }
 
     fn client(&mut self, name: &str) -> ClientId {
         let id = ClientId(self.next_id());
         let name = name.to_owned();
-        self.handle(Event::ClientJoined {
+        self.handle(SchedulerInput::ClientJoined {
             id,
             name,
             versions: Value::None,
@@ -175,11 +175,11 @@ impl Cluster {
     }
 
     fn send(&mut self, client: ClientId, message: impl Into<FromClient>) {
-        self.handle(Event::FromClient(client, message.into()));
+        self.handle(SchedulerInput::FromClient(client, message.into()));
     }
 
     fn report(&mut self, worker: WorkerId, message: impl Into<FromWorker>) {
-        self.handle(Event::FromWorker(worker, message.into()));
+        self.handle(SchedulerInput::FromWorker(worker, message.into()));
     }
 
     fn submit(&mut self, client: ClientId, tasks: impl IntoIterator<Item = Node>, keys: &[&str]) {
@@ -214,7 +214,7 @@ impl Cluster {
     fn scatter(&mut self, client: &str, key: &str, nbytes: u64, workers: &[&str]) {
         let key = Key::from(key);
         let workers = workers.iter().map(|worker| (*worker).to_owned());
-        self.handle(Event::DataStored {
+        self.handle(SchedulerInput::DataStored {
             client: Some(client.to_owned()),
             who_has: vec![(key.clone(), workers.collect())],
             nbytes: vec![(key, nbytes)],
@@ -270,7 +270,7 @@ impl Cluster {
 
     fn pass(&mut self, millis: u64) {
         self.now += Duration::from_millis(millis);
-        self.handle(Event::Tick);
+        self.handle(SchedulerInput::Tick);
     }
 
     /// The worker that a pending task was sent to.

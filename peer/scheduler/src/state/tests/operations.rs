@@ -36,7 +36,7 @@ fn ended_tasks_are_recorded_once_they_were_asked_for() {
     };
     run(&mut cluster, "early", 1.0);
     assert_eq!(cluster.state.recorded_count(), 0);
-    cluster.handle(Event::RecordTasks);
+    cluster.handle(SchedulerInput::RecordTasks);
     for (key, stop) in [("a", 10.0), ("b", 20.0), ("c", 30.0), ("d", 40.0)] {
         run(&mut cluster, key, stop);
     }
@@ -76,7 +76,7 @@ fn the_number_of_recorded_tasks_is_limited() {
         ..Policy::default()
     });
     let (client, worker) = (cluster.client("me"), cluster.worker("tcp://w:1", 1));
-    cluster.handle(Event::RecordTasks);
+    cluster.handle(SchedulerInput::RecordTasks);
     for key in ["a", "b", "c"] {
         cluster.submit(client, [add(key, &[])], &[key]);
         finish(&mut cluster, worker, key, 1.0);
@@ -97,7 +97,7 @@ fn metadata_of_submitted_tasks_is_collected() {
     let mut cluster = Cluster::new();
     let (client, worker) = (cluster.client("me"), cluster.worker("tcp://w:1", 1));
     cluster.submit(client, [add("early", &[])], &["early"]);
-    cluster.handle(Event::CollectionStarted("one".to_owned()));
+    cluster.handle(SchedulerInput::CollectionStarted("one".to_owned()));
     cluster.submit(client, [add("a", &[])], &["a"]);
     finish(&mut cluster, worker, "early", 1.0);
     finish(&mut cluster, worker, "a", 1.0);
@@ -107,7 +107,7 @@ fn metadata_of_submitted_tasks_is_collected() {
         ("state", Value::dict([("a", "memory")])),
     ]);
     assert_eq!(cluster.state.collected_metadata("one"), Some(expected));
-    cluster.handle(Event::CollectionEnded("one".to_owned()));
+    cluster.handle(SchedulerInput::CollectionEnded("one".to_owned()));
     assert_eq!(cluster.state.collected_metadata("one"), None);
 }
 
@@ -120,7 +120,7 @@ fn tasks_run_once_a_worker_has_their_resources() {
     cluster.submit_with(client, [add("b", &[])], &["b"], &gpu);
     assert!(cluster.running.is_empty());
     let set = |cluster: &mut Cluster, amount: f64| {
-        cluster.handle(Event::ResourcesSet {
+        cluster.handle(SchedulerInput::ResourcesSet {
             worker: "tcp://w:1".to_owned(),
             resources: vec![("GPU".to_owned(), amount)],
         });
@@ -148,7 +148,7 @@ fn restrictions_move_tasks_that_wait() {
     let restrict = |cluster: &mut Cluster, workers: &[&str]| {
         let workers = workers.iter().map(|worker| (*worker).to_owned());
         let tasks = vec![(Key::from("a"), workers.collect())];
-        cluster.handle(Event::Restricted(tasks));
+        cluster.handle(SchedulerInput::Restricted(tasks));
     };
     restrict(&mut cluster, &["tcp://two:1", "elsewhere"]);
     assert!(cluster.running.is_empty());
@@ -168,7 +168,7 @@ fn copies_are_added_and_dropped_but_not_the_last() {
     let one = cluster.worker("tcp://one:1", 1);
     let two = cluster.worker("tcp://two:1", 1);
     cluster.scatter("me", "x", 8, &["tcp://one:1"]);
-    cluster.handle(Event::ReplicasAdded {
+    cluster.handle(SchedulerInput::ReplicasAdded {
         worker: "tcp://two:1".to_owned(),
         keys: ["x", "unknown"].into_iter().collect(),
     });
@@ -192,7 +192,7 @@ fn copies_are_added_and_dropped_but_not_the_last() {
     assert_eq!(removed(&mut cluster, two), [Key::from("unknown")]);
     for _ in 0..2 {
         for worker in ["tcp://one:1", "tcp://two:1"] {
-            cluster.handle(Event::ReplicasDropped {
+            cluster.handle(SchedulerInput::ReplicasDropped {
                 worker: worker.to_owned(),
                 keys: vec![Key::from("x"), Key::from("y")],
             });
@@ -246,7 +246,7 @@ fn data_is_rebalanced_as_in_dask() {
     assert_eq!(moved(&cluster, None, Some(&[full])), [""; 0]);
     assert_eq!(moved(&cluster, None, Some(&[full, empty])), ["a", "d"]);
     // A worker that has a key already does not get it again.
-    cluster.handle(Event::ReplicasAdded {
+    cluster.handle(SchedulerInput::ReplicasAdded {
         worker: "tcp://empty:1".to_owned(),
         keys: ["a"].into_iter().collect(),
     });

@@ -168,7 +168,7 @@ impl Simulation {
         self.client_count += 1;
         self.clients.insert(id, BTreeMap::new());
         let name = name.to_owned();
-        self.handle(Event::ClientJoined {
+        self.handle(SchedulerInput::ClientJoined {
             id,
             name,
             versions: Value::None,
@@ -179,9 +179,11 @@ impl Simulation {
         (next(&mut self.random) % below.max(1) as u64) as usize
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: SchedulerInput) {
         let client = match &event {
-            Event::FromClient(client, _) | Event::ClientLeft(client) => Some(*client),
+            SchedulerInput::FromClient(client, _) | SchedulerInput::ClientLeft(client) => {
+                Some(*client)
+            }
             _ => None,
         };
         // The events of a client keep their order.
@@ -266,7 +268,7 @@ impl Simulation {
         let id = WorkerId(self.worker_count);
         self.workers.insert(id, slow);
         let registration = Box::new(worker);
-        self.handle(Event::WorkerJoined { id, registration });
+        self.handle(SchedulerInput::WorkerJoined { id, registration });
     }
 
     fn pick_worker(&mut self) -> Option<WorkerId> {
@@ -338,7 +340,7 @@ impl Simulation {
             },
             ..UpdateGraph::default()
         };
-        self.handle(Event::FromClient(client, message.into()));
+        self.handle(SchedulerInput::FromClient(client, message.into()));
     }
 
     fn scatter(&mut self) {
@@ -354,13 +356,13 @@ impl Simulation {
         slow.tasks.remove(&key);
         slow.executing.remove(&key);
         let address = slow.address.clone();
-        self.handle(Event::DataExpected {
+        self.handle(SchedulerInput::DataExpected {
             worker: address.clone(),
             keys: vec![key.clone()],
         });
         let views = self.clients.get_mut(&client).expect("exists");
         views.insert(key.clone(), View::Pending);
-        self.handle(Event::DataStored {
+        self.handle(SchedulerInput::DataStored {
             client: Some(name),
             who_has: vec![(key.clone(), vec![address])],
             nbytes: vec![(key, 8)],
@@ -449,7 +451,7 @@ impl Simulation {
     fn deliver(&mut self, id: WorkerId) {
         let worker = self.workers.get_mut(&id).expect("exists");
         if let Some(message) = worker.outbox.pop_front() {
-            self.handle(Event::FromWorker(id, message));
+            self.handle(SchedulerInput::FromWorker(id, message));
         }
     }
 
@@ -470,7 +472,7 @@ impl Simulation {
                     keys: Keys(keys),
                     ..ClientReleasesKeys::default()
                 };
-                self.handle(Event::FromClient(client, message.into()));
+                self.handle(SchedulerInput::FromClient(client, message.into()));
             }
             (6, _) => {
                 let client = self.pick_client();
@@ -480,16 +482,16 @@ impl Simulation {
                     force: self.number(4) == 0,
                     ..CancelKeys::default()
                 };
-                self.handle(Event::FromClient(client, message.into()));
+                self.handle(SchedulerInput::FromClient(client, message.into()));
             }
             (7, _) if self.workers.len() < 5 => self.add_worker(),
             (8, Some(worker)) if self.number(3) == 0 => {
                 self.workers.remove(&worker);
-                self.handle(Event::WorkerLeft(worker));
+                self.handle(SchedulerInput::WorkerLeft(worker));
             }
             (9, _) => {
                 self.now += Duration::from_millis(300);
-                self.handle(Event::Tick);
+                self.handle(SchedulerInput::Tick);
             }
             (10, Some(worker)) => {
                 let status = ["running", "paused"][self.number(2)];
@@ -497,12 +499,12 @@ impl Simulation {
                     status: status.into(),
                     ..WorkerStatusChange::default()
                 };
-                self.handle(Event::FromWorker(worker, message.into()));
+                self.handle(SchedulerInput::FromWorker(worker, message.into()));
             }
             (11, _) => {
                 let client = self.pick_client();
                 let keys = self.some(client);
-                self.handle(Event::Retry(keys));
+                self.handle(SchedulerInput::Retry(keys));
             }
             (32, _) => self.operate(worker),
             (33..35, _) => self.share(),
@@ -511,13 +513,13 @@ impl Simulation {
                 let client = self.pick_client();
                 let name = self.state.client_name(client);
                 if self.number(2) == 0 {
-                    self.handle(Event::ClientLeft(client));
+                    self.handle(SchedulerInput::ClientLeft(client));
                 }
                 self.clients.remove(&client);
                 self.add_client(&name);
             }
-            (39, _) if self.number(20) == 0 => self.handle(Event::Restart),
-            (35, _) => self.handle(Event::ReduceReplicas),
+            (39, _) if self.number(20) == 0 => self.handle(SchedulerInput::Restart),
+            (35, _) => self.handle(SchedulerInput::ReduceReplicas),
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
             (_, Some(worker)) => {
@@ -543,23 +545,23 @@ impl Simulation {
                 if holds && !self.workers[&worker].tasks.contains_key(&key) {
                     let worker = self.workers.get_mut(&worker).expect("exists");
                     worker.data.insert(key.clone());
-                    self.handle(Event::DataExpected {
+                    self.handle(SchedulerInput::DataExpected {
                         worker: address.clone(),
                         keys: vec![key.clone()],
                     });
-                    self.handle(Event::ReplicasAdded {
+                    self.handle(SchedulerInput::ReplicasAdded {
                         worker: address,
                         keys: Keys(vec![key]),
                     });
                 }
             }
-            (5, _) => self.handle(Event::ReplicasDropped {
+            (5, _) => self.handle(SchedulerInput::ReplicasDropped {
                 worker: address,
                 keys: vec![key],
             }),
             (6, _) => {
                 let amount = self.number(3) as f64;
-                self.handle(Event::ResourcesSet {
+                self.handle(SchedulerInput::ResourcesSet {
                     worker: address,
                     // All workers have the resource again in the end.
                     resources: vec![("GPU".to_owned(), amount.max(1.0))],
@@ -570,12 +572,12 @@ impl Simulation {
                     0 => vec![address],
                     _ => Vec::new(),
                 };
-                self.handle(Event::Restricted(vec![(key, workers)]));
+                self.handle(SchedulerInput::Restricted(vec![(key, workers)]));
             }
-            (8, _) => self.handle(Event::RecordTasks),
-            (9, _) => self.handle(Event::CollectionStarted(topic)),
-            (10, _) => self.handle(Event::CollectionEnded(topic)),
-            (11, _) => self.handle(Event::MetadataSet {
+            (8, _) => self.handle(SchedulerInput::RecordTasks),
+            (9, _) => self.handle(SchedulerInput::CollectionStarted(topic)),
+            (10, _) => self.handle(SchedulerInput::CollectionEnded(topic)),
+            (11, _) => self.handle(SchedulerInput::MetadataSet {
                 path: vec![Key::from(topic), key],
                 value: Value::from(1),
             }),
@@ -584,14 +586,14 @@ impl Simulation {
                     topic,
                     ..SubscribeTopic::default()
                 };
-                self.handle(Event::FromClient(client, message.into()));
+                self.handle(SchedulerInput::FromClient(client, message.into()));
             }
             (1, _) => {
                 let message = UnsubscribeTopic {
                     topic,
                     ..UnsubscribeTopic::default()
                 };
-                self.handle(Event::FromClient(client, message.into()));
+                self.handle(SchedulerInput::FromClient(client, message.into()));
             }
             (2, Some(worker)) => {
                 let message = LogEvent {
@@ -599,9 +601,9 @@ impl Simulation {
                     msg: Value::dict([("x", 1)]),
                     ..LogEvent::default()
                 };
-                self.handle(Event::FromWorker(worker, message.into()));
+                self.handle(SchedulerInput::FromWorker(worker, message.into()));
             }
-            _ => self.handle(Event::Published {
+            _ => self.handle(SchedulerInput::Published {
                 topics: Value::list([topic.as_str(), "all"]),
                 message: Value::from(1),
             }),
@@ -622,13 +624,13 @@ impl Simulation {
         // Workers to which tasks were restricted may have left.
         let tasks = self.state.by_key.keys();
         let tasks = tasks.map(|key| (key.clone(), Vec::new())).collect();
-        self.handle(Event::Restricted(tasks));
+        self.handle(SchedulerInput::Restricted(tasks));
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             let running = WorkerStatusChange {
                 status: WorkerStatus::Running,
                 ..WorkerStatusChange::default()
             };
-            self.handle(Event::FromWorker(worker, running.into()));
+            self.handle(SchedulerInput::FromWorker(worker, running.into()));
         }
         for _ in 0..10_000 {
             let mut is_idle = !self.state.is_pending();
@@ -687,12 +689,12 @@ impl Simulation {
             }
         }
         for client in simulation.clients.keys().copied().collect::<Vec<_>>() {
-            simulation.handle(Event::ClientLeft(client));
+            simulation.handle(SchedulerInput::ClientLeft(client));
         }
         simulation.close_shared();
         for _ in 0..3 {
             simulation.now += Duration::from_millis(500);
-            simulation.handle(Event::Tick);
+            simulation.handle(SchedulerInput::Tick);
             simulation.complete();
         }
         assert_eq!(simulation.state.task_count(), 0, "seed {seed}");

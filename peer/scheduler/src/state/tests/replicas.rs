@@ -24,7 +24,7 @@ fn one_copy_is_kept_of_what_no_task_needs() {
     // The worker with the most data drops its copy first.
     cluster.scatter("me", "y", 1_000, &["tcp://b:1"]);
     cluster.to_workers.clear();
-    cluster.handle(Event::ReduceReplicas);
+    cluster.handle(SchedulerInput::ReduceReplicas);
     assert_eq!(copies(&cluster, "x"), 1);
     let sent = workers.map(|worker| cluster.sent_to_worker(worker).join(" "));
     let count = sent
@@ -61,7 +61,7 @@ fn copies_are_kept_where_tasks_need_them() {
     }
     let on = ["d1", "d2"].map(|key| cluster.assigned_to(key).expect("it runs"));
     assert_ne!(on[0], on[1]);
-    cluster.handle(Event::ReduceReplicas);
+    cluster.handle(SchedulerInput::ReduceReplicas);
     let task = cluster.state.by_key[&Key::from("x")];
     let mut expected = on.to_vec();
     expected.sort_unstable();
@@ -73,7 +73,7 @@ fn copies_are_kept_where_tasks_need_them() {
         ..WorkerStatusChange::default()
     };
     cluster.report(on[1], paused);
-    cluster.handle(Event::ReduceReplicas);
+    cluster.handle(SchedulerInput::ReduceReplicas);
     let count = copies(&cluster, "x");
     let still_there = cluster.assigned_to("d2") == Some(on[1]);
     assert_eq!(count, if still_there { 2 } else { 1 }, "{workers:?}");
@@ -86,7 +86,7 @@ fn copies_of_tasks_with_many_dependents_stay_while_they_are_needed() {
     let tasks: Vec<Node> = keys.iter().map(|key| add(key, &["x"])).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     cluster.submit(client, tasks, &keys);
-    cluster.handle(Event::ReduceReplicas);
+    cluster.handle(SchedulerInput::ReduceReplicas);
     assert_eq!(copies(&cluster, "x"), 3);
 }
 
@@ -96,14 +96,14 @@ fn copies_are_reduced_regularly_on_request() {
     cluster.pass(10_000);
     assert_eq!(copies(&cluster, "x"), 3);
     assert!(!cluster.state.is_reducing_replicas());
-    cluster.handle(Event::SetReducingReplicas(true));
+    cluster.handle(SchedulerInput::SetReducingReplicas(true));
     assert!(cluster.state.is_reducing_replicas());
     cluster.pass(2_000);
     assert_eq!(copies(&cluster, "x"), 1);
     cluster.scatter("me", "x", 100, &["tcp://a:1", "tcp://b:1", "tcp://c:1"]);
     cluster.pass(1_900);
     assert_eq!(copies(&cluster, "x"), 3);
-    cluster.handle(Event::SetReducingReplicas(false));
+    cluster.handle(SchedulerInput::SetReducingReplicas(false));
     cluster.pass(2_000);
     assert_eq!(copies(&cluster, "x"), 3);
 }
@@ -117,7 +117,7 @@ fn many_copies_are_reduced_in_parts() {
     for number in 0..1_100 {
         cluster.scatter("me", &format!("x-{number}"), 1, &names);
     }
-    cluster.handle(Event::ReduceReplicas);
+    cluster.handle(SchedulerInput::ReduceReplicas);
     assert_eq!(cluster.state.replicas.replicated.len(), 1_100 - 1_024);
     cluster.pass(20);
     assert!(cluster.state.replicas.replicated.is_empty());
@@ -140,7 +140,10 @@ fn copies_of_a_worker_that_has_left_do_not_count() {
         cluster.scatter("me", &format!("x-{number}"), 1, &names);
     }
     cluster.state.slice_len = 1;
-    for event in [Event::WorkerLeft(gone), Event::ReduceReplicas] {
+    for event in [
+        SchedulerInput::WorkerLeft(gone),
+        SchedulerInput::ReduceReplicas,
+    ] {
         let actions = cluster.state.handle(cluster.now, event);
         cluster.act(actions);
     }

@@ -119,7 +119,10 @@ fn retries_failed_tasks_on_request() {
     cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
     cluster.err(worker, "x", "boom");
     cluster.sent_to_client(client);
-    cluster.handle(Event::Retry(vec![Key::from("y"), Key::from("unknown")]));
+    cluster.handle(SchedulerInput::Retry(vec![
+        Key::from("y"),
+        Key::from("unknown"),
+    ]));
     assert_eq!(
         cluster.sent_to_client(client),
         ["task-retried x", "task-retried y"]
@@ -142,7 +145,7 @@ fn a_retry_includes_dependents() {
     cluster.err(worker, "x", "boom");
     cluster.sent_to_client(one);
     cluster.sent_to_client(other);
-    cluster.handle(Event::Retry(vec![Key::from("x")]));
+    cluster.handle(SchedulerInput::Retry(vec![Key::from("x")]));
     assert_eq!(
         cluster.sent_to_client(one),
         ["task-retried x", "task-retried y"]
@@ -263,7 +266,7 @@ fn removed_client_releases_its_keys() {
     // The client reconnects before its old stream has ended.
     let first = cluster.client("me");
     let second = cluster.client("me");
-    cluster.handle(Event::ClientLeft(first));
+    cluster.handle(SchedulerInput::ClientLeft(first));
     cluster.submit(second, [add("z", &[])], &["z"]);
     assert_eq!(cluster.assigned_to("z"), Some(worker));
 }
@@ -283,7 +286,7 @@ fn keeps_what_is_held_in_a_name_without_a_client() {
     cluster.send(client, desires(&["x"]));
     assert_eq!(cluster.state.client_count(), 1);
     cluster.finish(worker, "x");
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     assert_eq!(cluster.status("x"), Some(TaskState::Memory));
     let client = cluster.client("later");
     // Nothing remains of a name that holds nothing.
@@ -296,7 +299,7 @@ fn keeps_what_is_held_in_a_name_without_a_client() {
             ..ClientReleasesKeys::default()
         },
     );
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     cluster.assert_empty();
     assert!(cluster.state.by_name.is_empty());
 }
@@ -314,7 +317,7 @@ fn keeps_fire_and_forget_tasks_until_done() {
     };
     cluster.send(client, desires.clone());
     cluster.release(client, &["x", "y"]);
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     cluster.finish(worker, "x");
     cluster.err(worker, "y", "boom");
     cluster.assert_empty();
@@ -821,7 +824,7 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
     while cluster.running.len() < keys.len() {
         assert_eq!(core::mem::take(&mut cluster.undrained), [worker]);
         sent.push(cluster.running.len());
-        cluster.handle(Event::Drained(worker));
+        cluster.handle(SchedulerInput::Drained(worker));
     }
     // 64 MiB at a time
     assert_eq!(sent, [64, 128, 192, 256]);
@@ -840,7 +843,7 @@ fn large_tasks_wait_in_one_queue_until_a_worker_has_read() {
     cluster.submit(me, tasks, &keys);
     assert_eq!(cluster.running.len(), 2);
     let read = cluster.undrained.pop().expect("both have unread tasks");
-    cluster.handle(Event::Drained(read));
+    cluster.handle(SchedulerInput::Drained(read));
     let sent_to = |on| cluster.running.keys().filter(|(to, _)| *to == on).count();
     assert_eq!((cluster.running.len(), sent_to(read)), (3, 2));
 }
@@ -854,11 +857,11 @@ fn a_client_that_was_behind_is_told_what_it_missed() {
     cluster.submit(client, keys.map(|key| add(key, &[])), &keys);
     cluster.finish(worker, "done");
     assert_eq!(cluster.sent_to_client(client), ["key-in-memory done"]);
-    cluster.handle(Event::ClientBehind(client));
+    cluster.handle(SchedulerInput::ClientBehind(client));
     cluster.finish(worker, "during");
     cluster.err(worker, "failed", "boom");
     assert_eq!(cluster.sent_to_client(client), [""; 0]);
-    cluster.handle(Event::ClientDrained(client));
+    cluster.handle(SchedulerInput::ClientDrained(client));
     let mut sent = cluster.sent_to_client(client);
     sent.sort_unstable();
     assert_eq!(
@@ -869,7 +872,7 @@ fn a_client_that_was_behind_is_told_what_it_missed() {
             "task-erred failed Exception: boom"
         ]
     );
-    cluster.handle(Event::ClientDrained(client));
+    cluster.handle(SchedulerInput::ClientDrained(client));
     assert_eq!(cluster.sent_to_client(client), [""; 0]);
     cluster.finish(worker, "pending");
     assert_eq!(cluster.sent_to_client(client), ["key-in-memory pending"]);

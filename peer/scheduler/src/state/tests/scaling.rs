@@ -208,7 +208,7 @@ fn lost(size: Size) -> u64 {
     cluster.submit_with(chains(size), names(size.tasks), demands);
     cluster.work();
     count(|| {
-        cluster.handle(Event::WorkerLeft(WorkerId(0)));
+        cluster.handle(SchedulerInput::WorkerLeft(WorkerId(0)));
         cluster.work();
     })
 }
@@ -234,7 +234,7 @@ fn client_lost(size: Size) -> u64 {
     let mut cluster = cluster(size);
     cluster.submit(flat(size), names(size.tasks));
     cluster.work();
-    count(|| cluster.handle(Event::ClientLeft(cluster.client)))
+    count(|| cluster.handle(SchedulerInput::ClientLeft(cluster.client)))
 }
 
 /// Time passes while workers run tasks.
@@ -245,7 +245,7 @@ fn ticks(size: Size) -> u64 {
     count(|| {
         for _ in 0..100 {
             now += Duration::from_millis(20);
-            cluster.state.handle(now, Event::Tick);
+            cluster.state.handle(now, SchedulerInput::Tick);
         }
     })
 }

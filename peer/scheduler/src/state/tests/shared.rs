@@ -22,13 +22,13 @@ impl Cluster {
     fn request(&mut self, request: impl Into<Request>) -> RequestId {
         let id = RequestId(self.next_id());
         let request = Box::new(request.into());
-        self.handle(Event::Requested { id, request });
+        self.handle(SchedulerInput::Requested { id, request });
         id
     }
 
     fn answer(&mut self, id: RequestId) -> Value {
         let reply = self.replies.remove(&id).expect("it was answered");
-        self.handle(Event::Replied(id));
+        self.handle(SchedulerInput::Replied(id));
         reply.expect("it is not refused")
     }
 
@@ -102,7 +102,7 @@ fn a_future_whose_task_was_forgotten_is_lost() {
     let client = cluster.client("me");
     cluster.submit(client, [add("x", &[])], &["x"]);
     cluster.ask(set("v", "x"));
-    cluster.handle(Event::Restart);
+    cluster.handle(SchedulerInput::Restart);
     assert_eq!(field(&cluster.ask(get("v")), "state"), "lost");
     cluster.submit(client, [add("x", &[])], &["x"]);
     cluster.ask(set("v", "x"));
@@ -187,9 +187,9 @@ fn a_future_is_handed_over_while_work_of_others_is_left() {
         ..VariableDelete::default()
     };
     for event in [
-        Event::FromClient(client, desired.into()),
-        Event::FromClient(reader, received.into()),
-        Event::FromClient(reader, delete.into()),
+        SchedulerInput::FromClient(client, desired.into()),
+        SchedulerInput::FromClient(reader, received.into()),
+        SchedulerInput::FromClient(reader, delete.into()),
     ] {
         let actions = cluster.state.handle(cluster.now, event);
         assert!(cluster.state.is_pending());

@@ -19,7 +19,7 @@ fn sent(cluster: &mut Cluster, client: ClientId) -> Vec<(String, Value)> {
 }
 
 fn publish(cluster: &mut Cluster, topics: impl Into<Value>, message: impl Into<Value>) {
-    cluster.handle(Event::Published {
+    cluster.handle(SchedulerInput::Published {
         topics: topics.into(),
         message: message.into(),
     });
@@ -99,7 +99,7 @@ fn the_scheduler_publishes_what_happens_to_clients_and_workers() {
     let worker = cluster.worker("tcp://w:1", 1);
     cluster.submit(client, [add("x", &[])], &["x"]);
     cluster.lose_worker(worker);
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     let actions = |topic: &str| {
         let messages = messages(&cluster, topic).into_iter();
         let actions = messages.map(|message| message.get("action").expect("it has").to_string());
@@ -140,18 +140,18 @@ fn a_client_that_returns_still_has_its_subscriptions() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     subscribe(&mut cluster, client, "a");
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     publish(&mut cluster, "a", 1);
     let client = cluster.client("me");
     publish(&mut cluster, "a", 2);
     let expected = [("a".to_owned(), Value::from(2))];
     assert_eq!(sent(&mut cluster, client), expected);
     // Those of many clients that do not return are forgotten.
-    cluster.handle(Event::ClientLeft(client));
+    cluster.handle(SchedulerInput::ClientLeft(client));
     for number in 0..300 {
         let other = cluster.client(&format!("other-{number}"));
         subscribe(&mut cluster, other, "a");
-        cluster.handle(Event::ClientLeft(other));
+        cluster.handle(SchedulerInput::ClientLeft(other));
     }
     let client = cluster.client("me");
     publish(&mut cluster, "a", 3);
@@ -163,9 +163,9 @@ fn a_client_that_does_not_read_misses_events() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     subscribe(&mut cluster, client, "a");
-    cluster.handle(Event::ClientBehind(client));
+    cluster.handle(SchedulerInput::ClientBehind(client));
     publish(&mut cluster, "a", 1);
-    cluster.handle(Event::ClientDrained(client));
+    cluster.handle(SchedulerInput::ClientDrained(client));
     publish(&mut cluster, "a", 2);
     let expected = [("a".to_owned(), Value::from(2))];
     assert_eq!(sent(&mut cluster, client), expected);
@@ -184,7 +184,7 @@ fn the_number_of_subscriptions_of_a_client_is_limited() {
         let message = FromClient::from(message);
         let actions = cluster
             .state
-            .handle(Duration::ZERO, Event::FromClient(client, message));
+            .handle(Duration::ZERO, SchedulerInput::FromClient(client, message));
         cluster.act(actions);
     }
     for topic in ["t-1023", "t-1024", &"t".repeat(2000)] {

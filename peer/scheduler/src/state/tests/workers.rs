@@ -59,7 +59,7 @@ fn old_workers_and_clients_are_refused_and_versions_compared() {
     let mut join = |id, versions| {
         let id = ClientId(id);
         let name = format!("client {id:?}");
-        let joined = Event::ClientJoined { id, name, versions };
+        let joined = SchedulerInput::ClientJoined { id, name, versions };
         let mut actions = cluster.state.handle(Duration::ZERO, joined).into_iter();
         let Some(Action::ToClient(to, ToClient::StreamStart(start))) = actions.next() else {
             panic!("a client's stream has a start");
@@ -254,7 +254,7 @@ fn a_worker_that_ends_unasked_counts_for_its_tasks() {
     for number in 10..20 {
         let address = format!("tcp://w{number}:1");
         let worker = cluster.worker(&address, 1);
-        cluster.handle(Event::RetireWorkers(vec![address]));
+        cluster.handle(SchedulerInput::RetireWorkers(vec![address]));
         cluster.report(worker, closing.clone());
         cluster.lose_worker(worker);
     }
@@ -317,7 +317,7 @@ fn a_task_that_a_worker_gives_back_runs_on_another_or_fails() {
     );
     assert!(erred.contains("workers asked: 3): no hypot"), "{erred}");
     // If it is retried, the workers are asked again.
-    cluster.handle(Event::Retry(vec![Key::from("y")]));
+    cluster.handle(SchedulerInput::Retry(vec![Key::from("y")]));
     let on = cluster.assigned_to("y").expect("any of them");
     cluster.finish(on, "y");
 }
@@ -328,7 +328,7 @@ fn heartbeats_are_answered_until_a_worker_that_was_asked_to_end_has_done_so() {
     cluster.worker("tcp://a:1", 1);
     let answers = |cluster: &Cluster| cluster.state.answers_heartbeats("tcp://a:1");
     assert!(answers(&cluster));
-    cluster.handle(Event::RemoveWorker {
+    cluster.handle(SchedulerInput::RemoveWorker {
         worker: "tcp://a:1".to_owned(),
         close: true,
         reason: LeaveReason::Retired,

@@ -6,14 +6,14 @@ use super::*;
 fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.message(run(7, task("x"))), ["execute x"]);
-    assert_eq!(worker.phases(), "executing 1");
+    assert_eq!(worker.stages(), "executing 1");
     assert_eq!(worker.executed("x"), ["finished x run 7 (compute)"]);
-    assert_eq!(worker.phases(), "memory 1");
+    assert_eq!(worker.stages(), "memory 1");
     assert_eq!(
         worker.free(&["x", "unknown"]),
         ["forget x", "released x for free"]
     );
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
 }
 
 /// `Scheduler.stimulus_task_erred` of distributed 2025.4.0 to 2026.3.0 has
@@ -23,7 +23,7 @@ fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
 fn task_erred_has_all_required_fields() {
     let mut worker = Worker::new(1);
     worker.message(run(1, task("x")));
-    let failed = Event::Executed(Executed {
+    let failed = WorkerInput::Executed(Executed {
         key: "x".into(),
         outcome: Err(Box::new(
             (&daskwire_messages::RemoteError::new("ValueError", "boom")).into(),
@@ -57,13 +57,13 @@ fn a_task_that_fails_is_reported_and_can_be_tried_again() {
     let mut worker = Worker::new(1);
     worker.message(run(1, task("x")));
     assert_eq!(worker.failed("x"), ["erred x run 1"]);
-    assert_eq!(worker.phases(), "error 1");
+    assert_eq!(worker.stages(), "error 1");
     assert_eq!(worker.message(run(2, task("x"))), ["execute x"]);
     assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
     worker.message(run(3, task("y")));
     worker.failed("y");
     assert_eq!(worker.free(&["y"]), [""; 0]);
-    assert_eq!(worker.phases(), "memory 1");
+    assert_eq!(worker.stages(), "memory 1");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn runs_as_many_tasks_as_threads() {
     let mut worker = Worker::new(2);
     let batch = ["a", "b", "c"].map(|key| task(key).into()).into();
     assert_eq!(worker.batch(batch), ["execute c", "execute b"]);
-    assert_eq!(worker.phases(), "ready 1, executing 2");
+    assert_eq!(worker.stages(), "ready 1, executing 2");
     assert_eq!(
         worker.executed("c"),
         ["finished c run 0 (compute)", "execute a"]
@@ -167,7 +167,7 @@ fn an_execution_counts_for_its_own_run_only() {
     worker.message(run(4, task("other")));
     assert_eq!(worker.failed("other"), ["forget other", "execute other"]);
     worker.message(run(5, task("other")));
-    let ended = worker.event(Event::Reschedule("other".into()));
+    let ended = worker.event(WorkerInput::Reschedule("other".into()));
     assert_eq!(ended, ["forget other", "execute other"]);
     worker.message(run(6, task("other")));
     let ended = worker.unsupported("other");
@@ -180,7 +180,7 @@ fn an_execution_counts_for_its_own_run_only() {
     worker.message(run(7, task("other")));
     worker.free(&["other"]);
     assert_eq!(worker.executed("other"), ["forget other"]);
-    assert_eq!(worker.phases(), "memory 2");
+    assert_eq!(worker.stages(), "memory 2");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_replica_that_became_a_task_is_not_fetched_any_more() {
     worker.message(task("runs"));
     worker.message(task("x"));
     assert_eq!(worker.steal("x"), ["steal x: ready"]);
-    assert_eq!(worker.phases(), "executing 1");
+    assert_eq!(worker.stages(), "executing 1");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn paused_worker_starts_nothing_until_resumed() {
     worker.message(task("ready"));
     assert_eq!(worker.message(task_with("x", &[("a", &[A])])), [""; 0]);
     assert_eq!(worker.executed("runs"), ["finished runs run 0 (compute)"]);
-    assert_eq!(worker.phases(), "waiting 1, ready 1, memory 1, fetch 1");
+    assert_eq!(worker.stages(), "waiting 1, ready 1, memory 1, fetch 1");
     assert_eq!(
         worker.message(status("running")),
         ["status running", "fetch a from A", "execute ready"]
@@ -236,17 +236,17 @@ fn paused_worker_starts_nothing_until_resumed() {
 #[test]
 fn memory_pressure_pauses_only_a_running_worker() {
     let mut worker = Worker::new(1);
-    assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
-    assert_eq!(worker.event(Event::Paused(true)), ["status paused"]);
-    assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Paused(false)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Paused(true)), ["status paused"]);
+    assert_eq!(worker.event(WorkerInput::Paused(true)), [""; 0]);
     worker.message(task("x"));
     assert_eq!(
-        worker.event(Event::Paused(false)),
+        worker.event(WorkerInput::Paused(false)),
         ["status running", "execute x"]
     );
     worker.message(status("closing_gracefully"));
-    assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
-    assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Paused(true)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Paused(false)), [""; 0]);
     assert_eq!(*worker.0.status(), WorkerStatus::ClosingGracefully);
 }
 
@@ -254,7 +254,7 @@ fn memory_pressure_pauses_only_a_running_worker() {
 fn announces_its_end_and_starts_nothing_after_it() {
     let mut worker = Worker::new(1);
     worker.message(task_with("y", &[("a", &[])]));
-    let closing = worker.event(Event::Close);
+    let closing = worker.event(WorkerInput::Close);
     assert_eq!(closing[0], "status closing");
     assert!(closing[1].starts_with("CloseStream"), "{closing:?}");
     assert_eq!(closing.len(), 2);
@@ -262,19 +262,19 @@ fn announces_its_end_and_starts_nothing_after_it() {
     // Neither tasks, nor transfers, nor requests for the holders of data
     assert_eq!(worker.message(task("x")), [""; 0]);
     assert_eq!(worker.message(refresh(&[("a", &[A])])), [""; 0]);
-    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Search), [""; 0]);
     assert_eq!(worker.message(status("running")), [""; 0]);
 }
 
 #[test]
 fn starts_nothing_while_the_store_is_full() {
     let mut worker = Worker::new(1);
-    assert_eq!(worker.event(Event::StoreFull(true)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::StoreFull(true)), [""; 0]);
     assert_eq!(worker.message(task("x")), [""; 0]);
     assert_eq!(worker.message(task_with("y", &[("a", &[A])])), [""; 0]);
     assert_eq!(worker.events(Vec::new()), [""; 0]);
     assert_eq!(
-        worker.event(Event::StoreFull(false)),
+        worker.event(WorkerInput::StoreFull(false)),
         ["fetch a from A", "execute x"]
     );
 }
@@ -303,6 +303,6 @@ fn needed_soon_has_the_inputs_of_the_next_tasks() {
     // Tasks that wait for data in flight need their other inputs.
     worker.message(task_with("waits", &[("d", &[HERE]), ("e", &[A])]));
     assert_eq!(needed(&worker), "b c d e");
-    worker.event(Event::Paused(true));
+    worker.event(WorkerInput::Paused(true));
     assert_eq!(needed(&worker), "", "nothing is started");
 }

@@ -11,7 +11,7 @@ fn fetches_all_dependencies_of_one_peer_at_once() {
     ];
     let actions = worker.batch(batch);
     assert_eq!(actions, ["fetch b a from A", "fetch c from B"]);
-    assert_eq!(worker.phases(), "waiting 2, flight 3");
+    assert_eq!(worker.stages(), "waiting 2, flight 3");
     assert_eq!(worker.received(B, &["c"]), ["add-keys c"]);
     assert_eq!(
         worker.received(A, &["a", "b"]),
@@ -99,7 +99,7 @@ fn bounds_the_number_of_concurrent_requests() {
         *nbytes = 5_000_000;
     }
     assert_eq!(worker.message(large).len(), 2);
-    assert_eq!(worker.phases(), "waiting 1, fetch 1, flight 2");
+    assert_eq!(worker.stages(), "waiting 1, fetch 1, flight 2");
     let more = worker.received(&peers[0], &["a"]);
     assert_eq!(more[1], format!("fetch c from {}", peers[2]));
 
@@ -155,7 +155,7 @@ fn trying_failed_holders_takes_linear_time() {
             actions = worker.fetched(peer, Answer::Gone);
         }
         assert_eq!(asked, count);
-        assert_eq!(worker.phases(), "waiting 1, missing 1");
+        assert_eq!(worker.stages(), "waiting 1, missing 1");
         steps
     };
     let (few, many) = (steps(200), steps(400));
@@ -174,10 +174,10 @@ fn retries_busy_peers_later() {
         worker.fetched(A, Answer::Busy),
         ["after 150ms: A is available", "where is a"]
     );
-    assert_eq!(worker.phases(), "waiting 1, fetch 1");
+    assert_eq!(worker.stages(), "waiting 1, fetch 1");
     assert_eq!(worker.message(refresh(&[("a", &[A])])), [""; 0]);
     assert_eq!(
-        worker.event(Event::PeerAvailable(A.into())),
+        worker.event(WorkerInput::PeerAvailable(A.into())),
         ["fetch a from A"]
     );
     // Another holder is asked in the meantime.
@@ -234,16 +234,16 @@ fn tries_another_holder_if_one_lacks_the_data() {
         worker.received(other, &[]),
         ["where is a", "after 1s: search"]
     );
-    assert_eq!(worker.phases(), "waiting 1, missing 1");
+    assert_eq!(worker.stages(), "waiting 1, missing 1");
     // Once a second, until a holder is known.
     assert_eq!(
-        worker.event(Event::Search),
+        worker.event(WorkerInput::Search),
         ["where is a", "after 1s: search"]
     );
     assert_eq!(worker.message(refresh(&[("a", &[])])), [""; 0]);
     assert_eq!(worker.message(refresh(&[("a", &[HERE])])), [""; 0]);
     assert_eq!(worker.message(refresh(&[("a", &[one])])).len(), 1);
-    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Search), [""; 0]);
     assert_eq!(
         worker.received(one, &["a"]),
         ["add-keys a", "execute x with a"]
@@ -260,7 +260,7 @@ fn unreachable_peers_are_no_holders() {
     worker.batch(batch);
     let actions = worker.fetched(A, Answer::Gone);
     assert!(actions.contains(&"where is a b".to_owned()), "{actions:?}");
-    assert_eq!(worker.phases(), "waiting 2, flight 1, missing 2");
+    assert_eq!(worker.stages(), "waiting 2, flight 1, missing 2");
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn computes_requested_data_that_does_not_arrive() {
 fn data_from_clients_replaces_computations() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.stored("a"), [""; 0]);
-    assert_eq!(worker.phases(), "memory 1");
+    assert_eq!(worker.stages(), "memory 1");
     assert_eq!(
         worker.message(task_with("x", &[("a", &[HERE])])),
         ["execute x with a"]
@@ -341,7 +341,7 @@ fn data_from_clients_replaces_computations() {
     // While it runs
     assert_eq!(worker.stored("x"), ["finished x run 0 ()"]);
     assert_eq!(worker.executed("x"), [""; 0]);
-    assert_eq!(worker.phases(), "memory 3");
+    assert_eq!(worker.stages(), "memory 3");
 }
 
 #[test]

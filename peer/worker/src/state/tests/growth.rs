@@ -19,7 +19,7 @@ impl Many {
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: WorkerInput) {
         for action in self.state.handle(Duration::from_secs(1), event) {
             match action {
                 Action::Fetch {
@@ -34,7 +34,7 @@ impl Many {
     }
 
     fn message(&mut self, message: impl Into<ToWorker>) {
-        self.event(Event::FromScheduler(message.into()));
+        self.event(WorkerInput::FromScheduler(message.into()));
     }
 
     /// Asks for a task with these inputs.
@@ -49,7 +49,7 @@ impl Many {
     /// Answers all pending requests.
     fn answer(&mut self, answer: fn(Vec<Key>) -> Answer) {
         for (request, _, keys) in core::mem::take(&mut self.asked) {
-            self.event(Event::Fetched(Fetched {
+            self.event(WorkerInput::Fetched(Fetched {
                 request,
                 answer: answer(keys),
                 start: Duration::ZERO,
@@ -123,7 +123,7 @@ fn steps_are_almost_linear_in_the_number_of_peers_and_keys() {
         let mut many = Many::new(1);
         many.compute("x", inputs(count));
         many.answer(|_| Answer::Busy);
-        (0..=count).for_each(|number| many.event(Event::PeerAvailable(peer(number).into())));
+        (0..=count).for_each(|number| many.event(WorkerInput::PeerAvailable(peer(number).into())));
         many.answer(all);
         assert_eq!(many.running, ["x".into()]);
     });
@@ -197,19 +197,19 @@ fn steps_are_almost_linear_in_the_number_of_peers_and_keys() {
         for number in 0..count {
             let key = many.running[number].clone();
             let run_time = Duration::ZERO;
-            many.event(Event::Seceded { key, run_time });
+            many.event(WorkerInput::Seceded { key, run_time });
         }
         let running = core::mem::take(&mut many.running);
         assert_eq!(running.len(), count);
         running
             .iter()
-            .for_each(|key| many.event(Event::Rejoin(key.clone())));
+            .for_each(|key| many.event(WorkerInput::Rejoin(key.clone())));
         for _ in 0..count {
             let executing = many.state.executing.iter();
             let mut busy = executing.filter(|(_, running)| !running.has_seceded);
             let key = busy.next().expect("one has rejoined").0.to_string();
             drop(busy);
-            many.event(Event::Executed(Executed {
+            many.event(WorkerInput::Executed(Executed {
                 outcome: Ok(description(10)),
                 ..failure(&key)
             }));

@@ -41,23 +41,28 @@ impl Worker {
         Self(State::new(HERE, limits, resources))
     }
 
-    fn events(&mut self, events: Vec<Event>) -> Vec<String> {
+    fn events(&mut self, events: Vec<WorkerInput>) -> Vec<String> {
         let actions = self.0.handle_all(Duration::from_millis(1500), events);
         self.0.check();
         actions.iter().map(show).collect()
     }
 
-    fn event(&mut self, event: Event) -> Vec<String> {
+    fn event(&mut self, event: WorkerInput) -> Vec<String> {
         self.events(vec![event])
     }
 
     fn message(&mut self, message: impl Into<ToWorker>) -> Vec<String> {
-        self.event(Event::FromScheduler(message.into()))
+        self.event(WorkerInput::FromScheduler(message.into()))
     }
 
     /// Handles a batch of messages.
     fn batch(&mut self, messages: Vec<ToWorker>) -> Vec<String> {
-        self.events(messages.into_iter().map(Event::FromScheduler).collect())
+        self.events(
+            messages
+                .into_iter()
+                .map(WorkerInput::FromScheduler)
+                .collect(),
+        )
     }
 
     fn free(&mut self, keys: &[&str]) -> Vec<String> {
@@ -65,7 +70,7 @@ impl Worker {
     }
 
     fn executed(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Executed(Executed {
+        self.event(WorkerInput::Executed(Executed {
             key: key.into(),
             outcome: Ok(description(28)),
             start: Duration::from_secs(1),
@@ -76,11 +81,11 @@ impl Worker {
     }
 
     fn failed(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Executed(failure(key)))
+        self.event(WorkerInput::Executed(failure(key)))
     }
 
     fn unsupported(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Unsupported {
+        self.event(WorkerInput::Unsupported {
             executed: failure(key),
             reason: None,
         })
@@ -90,7 +95,7 @@ impl Worker {
     fn fetched(&mut self, peer: &str, answer: Answer) -> Vec<String> {
         let mut requests = self.0.requests.iter();
         let first = requests.find(|(_, request)| *request.peer == *peer);
-        self.event(Event::Fetched(Fetched {
+        self.event(WorkerInput::Fetched(Fetched {
             request: first.map_or(u64::MAX, |(number, _)| *number),
             answer,
             start: Duration::from_secs(1),
@@ -104,7 +109,7 @@ impl Worker {
     }
 
     fn stored(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Stored(vec![(key.into(), description(10))]))
+        self.event(WorkerInput::Stored(vec![(key.into(), description(10))]))
     }
 
     fn steal(&mut self, key: &str) -> Vec<String> {
@@ -115,7 +120,7 @@ impl Worker {
         })
     }
 
-    fn phases(&self) -> String {
+    fn stages(&self) -> String {
         let counts = self.0.counts();
         let counts: Vec<String> = counts
             .map(|(name, count)| format!("{name} {count}"))
@@ -155,9 +160,9 @@ fn show(action: &Action) -> String {
         Action::Rejoin(key) => format!("rejoin {key}"),
         Action::Wake { after, event } => {
             let event = match &**event {
-                Event::PeerAvailable(peer) => format!("{} is available", short(peer)),
-                Event::Search => "search".to_owned(),
-                Event::GiveBack(key) => format!("give back {key}"),
+                WorkerInput::PeerAvailable(peer) => format!("{} is available", short(peer)),
+                WorkerInput::Search => "search".to_owned(),
+                WorkerInput::GiveBack(key) => format!("give back {key}"),
                 other => format!("{other:?}"),
             };
             format!("after {after:?}: {event}")

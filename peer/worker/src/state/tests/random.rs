@@ -38,21 +38,21 @@ fn random_events_leave_a_consistent_state() {
                     let run_id = i64::try_from(random(100)).expect("small");
                     let mut task = run(run_id, task_with(key, &dependencies));
                     task.nbytes.iter_mut().for_each(|(_, len)| *len = nbytes);
-                    Event::FromScheduler(task.into())
+                    WorkerInput::FromScheduler(task.into())
                 }
-                4 => Event::FromScheduler(free(&[key]).into()),
-                5 => Event::FromScheduler(remove_replicas(&[key]).into()),
-                6 => Event::FromScheduler(acquire(&[(key, holders)]).into()),
-                7 => Event::FromScheduler(refresh(&[(key, holders)]).into()),
-                8 => Event::FromScheduler(ToWorker::StealRequest(StealRequest {
+                4 => WorkerInput::FromScheduler(free(&[key]).into()),
+                5 => WorkerInput::FromScheduler(remove_replicas(&[key]).into()),
+                6 => WorkerInput::FromScheduler(acquire(&[(key, holders)]).into()),
+                7 => WorkerInput::FromScheduler(refresh(&[(key, holders)]).into()),
+                8 => WorkerInput::FromScheduler(ToWorker::StealRequest(StealRequest {
                     key: key.into(),
                     ..StealRequest::default()
                 })),
-                9 => Event::FromScheduler(remove_worker(peers[random(2)]).into()),
-                10 if random(4) == 0 => Event::Stored(vec![(key.into(), description(1))]),
+                9 => WorkerInput::FromScheduler(remove_worker(peers[random(2)]).into()),
+                10 if random(4) == 0 => WorkerInput::Stored(vec![(key.into(), description(1))]),
                 10 => {
                     let new = ["running", "paused", "running"][random(3)];
-                    Event::FromScheduler(status(new).into())
+                    WorkerInput::FromScheduler(status(new).into())
                 }
                 11 if !runs.is_empty() => {
                     let key = runs.swap_remove(random(runs.len()));
@@ -63,7 +63,7 @@ fn random_events_leave_a_consistent_state() {
                         traceback_text: String::new(),
                     });
                     let is_good = random(3) != 0;
-                    Event::Executed(Executed {
+                    WorkerInput::Executed(Executed {
                         key,
                         outcome: if is_good {
                             Ok(description(1))
@@ -78,28 +78,28 @@ fn random_events_leave_a_consistent_state() {
                 }
                 14 if !runs.is_empty() => {
                     let lost = keys[..index].iter().map(|key| key.as_str().into());
-                    Event::InputsLost {
+                    WorkerInput::InputsLost {
                         key: runs.swap_remove(random(runs.len())),
                         lost: lost.collect(),
                     }
                 }
                 19 if !runs.is_empty() => {
                     let key = runs.swap_remove(random(runs.len()));
-                    Event::Unsupported {
+                    WorkerInput::Unsupported {
                         executed: failure(&key.to_string()),
                         reason: None,
                     }
                 }
-                15 => Event::Lost(vec![key.into()]),
-                16 => Event::Paused(random(2) == 0),
-                17 => Event::StoreFull(random(2) == 0),
-                18 => Event::Watched(random(2) == 0),
-                20 if !runs.is_empty() => Event::Seceded {
+                15 => WorkerInput::Lost(vec![key.into()]),
+                16 => WorkerInput::Paused(random(2) == 0),
+                17 => WorkerInput::StoreFull(random(2) == 0),
+                18 => WorkerInput::Watched(random(2) == 0),
+                20 if !runs.is_empty() => WorkerInput::Seceded {
                     key: runs[random(runs.len())].clone(),
                     run_time: Duration::ZERO,
                 },
-                21 if !runs.is_empty() => Event::Rejoin(runs[random(runs.len())].clone()),
-                22 if !runs.is_empty() => Event::Restarted(runs[random(runs.len())].clone()),
+                21 if !runs.is_empty() => WorkerInput::Rejoin(runs[random(runs.len())].clone()),
+                22 if !runs.is_empty() => WorkerInput::Restarted(runs[random(runs.len())].clone()),
                 12..=13 if !asked.is_empty() => {
                     let (request, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);
@@ -109,30 +109,32 @@ fn random_events_leave_a_consistent_state() {
                         1 => Answer::Gone,
                         _ => Answer::Data(data),
                     };
-                    Event::Fetched(Fetched {
+                    WorkerInput::Fetched(Fetched {
                         request,
                         answer,
                         start: Duration::ZERO,
                         stop: Duration::ZERO,
                     })
                 }
-                _ => Event::Search,
+                _ => WorkerInput::Search,
             };
             let mut events = vec![event];
             while let Some(event) = events.pop() {
                 match &event {
-                    Event::Executed(Executed {
+                    WorkerInput::Executed(Executed {
                         key,
                         outcome: Ok(_),
                         ..
                     }) => {
                         store.insert(key.clone());
                     }
-                    Event::Fetched(Fetched {
+                    WorkerInput::Fetched(Fetched {
                         answer: Answer::Data(data),
                         ..
                     })
-                    | Event::Stored(data) => store.extend(data.iter().map(|(key, _)| key.clone())),
+                    | WorkerInput::Stored(data) => {
+                        store.extend(data.iter().map(|(key, _)| key.clone()))
+                    }
                     _ => {}
                 }
                 for action in worker.0.handle(Duration::ZERO, event) {
@@ -161,7 +163,7 @@ fn random_events_leave_a_consistent_state() {
         let all: Vec<&str> = keys.iter().map(String::as_str).collect();
         worker.free(&all);
         for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {
-            worker.event(Event::Executed(Executed {
+            worker.event(WorkerInput::Executed(Executed {
                 key,
                 outcome: Ok(description(1)),
                 start: Duration::ZERO,
@@ -175,7 +177,7 @@ fn random_events_leave_a_consistent_state() {
             worker.fetched(&peer, Answer::Gone);
         }
         worker.free(&all);
-        assert_eq!(worker.phases(), "");
+        assert_eq!(worker.stages(), "");
         assert_eq!(worker.0.free_resources["GPU"], 1.0);
     }
 }

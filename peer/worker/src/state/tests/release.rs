@@ -18,15 +18,15 @@ fn keys_are_freed_in_any_state() {
     worker.message(status("running"));
     worker.message(task("executing"));
     assert_eq!(
-        worker.phases(),
+        worker.stages(),
         "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1"
     );
     let keys = ["waiting", "waiting too", "w", "ready", "executing"];
     assert_eq!(worker.free(&keys), [""; 0]);
-    assert_eq!(worker.phases(), "executing 1, flight 1");
+    assert_eq!(worker.stages(), "executing 1, flight 1");
     assert_eq!(worker.received(A, &["flight"]), ["forget flight"]);
     assert_eq!(worker.executed("executing"), ["forget executing"]);
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
     assert_eq!(worker.0.peers.iter().count(), 0);
 }
 
@@ -59,7 +59,7 @@ fn task_freed_while_executing_may_be_requested_again() {
 fn a_task_that_has_seceded_is_reported_again_to_who_requests_it_again() {
     let mut worker = Worker::new(1);
     worker.message(run(1, task("x")));
-    let seceded = Event::Seceded {
+    let seceded = WorkerInput::Seceded {
         key: "x".into(),
         run_time: Duration::from_secs(3),
     };
@@ -83,12 +83,15 @@ fn a_task_that_has_seceded_counts_again_once_it_restarts() {
     let mut worker = Worker::new(1);
     worker.message(task("x"));
     let run_time = Duration::from_secs(3);
-    let seceded = |key: &str| Event::Seceded {
+    let seceded = |key: &str| WorkerInput::Seceded {
         key: key.into(),
         run_time,
     };
     worker.event(seceded("x"));
-    assert_eq!(worker.event(Event::Restarted("x".into())), ["rejoin x"]);
+    assert_eq!(
+        worker.event(WorkerInput::Restarted("x".into())),
+        ["rejoin x"]
+    );
     assert_eq!(worker.message(task("y")), [""; 0]);
     assert_eq!(worker.event(seceded("x")), ["execute y"]);
     // A task that was freed is not restarted.
@@ -101,10 +104,10 @@ fn a_task_that_has_seceded_counts_again_once_it_restarts() {
 #[test]
 fn tasks_that_have_seceded_rejoin_before_others_start() {
     let mut worker = Worker::new(1);
-    let rejoin = |key: &str| Event::Rejoin(key.into());
+    let rejoin = |key: &str| WorkerInput::Rejoin(key.into());
     for key in ["x", "y"] {
         worker.message(task(key));
-        worker.event(Event::Seceded {
+        worker.event(WorkerInput::Seceded {
             key: key.into(),
             run_time: Duration::ZERO,
         });
@@ -157,7 +160,7 @@ fn fetches_freed_data_that_local_tasks_need() {
         ]
     );
     assert_eq!(worker.steal("y"), ["steal y: waiting"]);
-    assert_eq!(worker.phases(), "ready 1, executing 1");
+    assert_eq!(worker.stages(), "ready 1, executing 1");
 }
 
 #[test]
@@ -206,8 +209,8 @@ fn replicas_are_fetched_and_removed_unless_they_are_needed() {
         ["where is b", "after 1s: search"]
     );
     worker.free(&["b"]);
-    assert_eq!(worker.event(Event::Search), [""; 0]);
-    assert_eq!(worker.phases(), "executing 1");
+    assert_eq!(worker.event(WorkerInput::Search), [""; 0]);
+    assert_eq!(worker.stages(), "executing 1");
 }
 
 #[test]
@@ -219,7 +222,7 @@ fn tasks_wait_for_lost_inputs_until_they_are_back() {
     worker.message(task_with("x", &[("a", &[HERE]), ("b", &[HERE])]));
     let stimulus = "lost-data-1.5";
     assert_eq!(
-        worker.event(Event::Lost(vec!["a".into(), "unknown".into()])),
+        worker.event(WorkerInput::Lost(vec!["a".into(), "unknown".into()])),
         [
             "forget a".to_owned(),
             format!("released a for {stimulus}"),
@@ -228,7 +231,7 @@ fn tasks_wait_for_lost_inputs_until_they_are_back() {
         ]
     );
     assert_eq!(
-        worker.phases(),
+        worker.stages(),
         "waiting 1, executing 1, memory 1, missing 1"
     );
     assert_eq!(worker.message(refresh(&[("a", &[A])])), ["fetch a from A"]);
@@ -244,7 +247,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
     let mut worker = Worker::new(1);
     worker.stored("a");
     worker.message(task_with("x", &[("a", &[HERE])]));
-    let inputs_lost = |key: &str| Event::InputsLost {
+    let inputs_lost = |key: &str| WorkerInput::InputsLost {
         key: key.into(),
         lost: vec!["a".into()],
     };
@@ -252,7 +255,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
         worker.event(inputs_lost("x")),
         ["forget a", "released a for lost-data-1.5", "reschedule x"]
     );
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
     // A task that was freed while it ran is not returned.
     worker.stored("a");
     worker.message(task_with("x", &[("a", &[HERE])]));
@@ -261,7 +264,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
         worker.event(inputs_lost("x")),
         ["forget a", "released a for lost-data-1.5"]
     );
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn a_task_may_ask_to_be_assigned_again() {
     let mut worker = Worker::new(1);
     worker.message(task("x"));
     let now = Duration::from_millis(1500);
-    let actions = worker.0.handle(now, Event::Reschedule("x".into()));
+    let actions = worker.0.handle(now, WorkerInput::Reschedule("x".into()));
     let [Action::Send(message)] = &*actions else {
         panic!("{actions:?}")
     };
@@ -280,7 +283,7 @@ fn a_task_may_ask_to_be_assigned_again() {
         (&message.key, &*message.stimulus_id),
         (&"x".into(), "reschedule-1.5")
     );
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
 }
 
 // ROLES WORKER-1, WORKER-7
@@ -292,16 +295,16 @@ fn tasks_that_cannot_run_here_are_given_back() {
         assert_eq!(worker.message(task("x")), ["execute x"]);
         let waking = format!("after {pause:?}: give back x");
         assert_eq!(worker.unsupported("x"), [waking]);
-        assert_eq!(worker.phases(), "waiting 1");
+        assert_eq!(worker.stages(), "waiting 1");
         // Meanwhile others run.
         assert_eq!(worker.message(task("y")), ["execute y"]);
         worker.executed("y");
         worker.free(&["y"]);
         assert_eq!(
-            worker.event(Event::GiveBack("x".into())),
+            worker.event(WorkerInput::GiveBack("x".into())),
             ["status paused", "reschedule x", "status running"]
         );
-        assert_eq!(worker.phases(), "");
+        assert_eq!(worker.stages(), "");
     }
 }
 
@@ -315,16 +318,19 @@ fn a_task_to_give_back_may_be_freed_or_stolen() {
     worker.free(&["freed"]);
     assert_eq!(worker.steal("stolen"), ["steal stolen: waiting"]);
     for key in ["freed", "stolen"] {
-        assert_eq!(worker.event(Event::GiveBack(key.into())), [""; 0]);
+        assert_eq!(worker.event(WorkerInput::GiveBack(key.into())), [""; 0]);
     }
     // Freed before it is found that the task cannot run.
     worker.message(task("x"));
     worker.free(&["x"]);
     assert_eq!(worker.unsupported("x"), [""; 0]);
-    assert_eq!(worker.phases(), "");
+    assert_eq!(worker.stages(), "");
     // While the worker is paused, its status stays so.
     worker.message(task("y"));
     worker.message(status("paused"));
     worker.unsupported("y");
-    assert_eq!(worker.event(Event::GiveBack("y".into())), ["reschedule y"]);
+    assert_eq!(
+        worker.event(WorkerInput::GiveBack("y".into())),
+        ["reschedule y"]
+    );
 }

@@ -20,7 +20,7 @@ fn the_story_of_a_task_names_its_inputs_and_their_holders() {
     };
     worker.message(compute);
     worker.fetched(A, Answer::Busy);
-    worker.event(Event::PeerAvailable(A.into()));
+    worker.event(WorkerInput::PeerAvailable(A.into()));
     worker.fetched(A, Answer::Gone);
     worker.message(RefreshWhoHas {
         stimulus_id: "scheduler-2".to_owned(),
@@ -28,7 +28,7 @@ fn the_story_of_a_task_names_its_inputs_and_their_holders() {
     });
     worker.received(B, &["y"]);
     worker.executed("z");
-    worker.event(Event::Spilled {
+    worker.event(WorkerInput::Spilled {
         key: "z".into(),
         len: 28,
     });
@@ -98,7 +98,7 @@ fn a_stuck_task_keeps_its_story_among_many_others() {
 fn steps_of_tasks_are_reported_while_they_are_watched() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.message(task("x")), ["execute x"]);
-    assert_eq!(worker.event(Event::Watched(true)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Watched(true)), [""; 0]);
     assert_eq!(
         worker.executed("x"),
         [
@@ -106,6 +106,6 @@ fn steps_of_tasks_are_reported_while_they_are_watched() {
             "finished x run 0 (compute)"
         ]
     );
-    assert_eq!(worker.event(Event::Watched(false)), [""; 0]);
+    assert_eq!(worker.event(WorkerInput::Watched(false)), [""; 0]);
     assert_eq!(worker.free(&["x"]), ["forget x", "released x for free"]);
 }

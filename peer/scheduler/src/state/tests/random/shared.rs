@@ -19,7 +19,7 @@ const READER: ClientId = ClientId(1_000);
 
 impl Simulation {
     pub(super) fn open_shared(&mut self) {
-        self.handle(Event::ClientJoined {
+        self.handle(SchedulerInput::ClientJoined {
             id: READER,
             name: "reader".to_owned(),
             versions: Value::None,
@@ -37,7 +37,7 @@ impl Simulation {
         let request = request.into();
         self.shared.open.push((id, request.clone()));
         let request = Box::new(request);
-        self.handle(Event::Requested { id, request });
+        self.handle(SchedulerInput::Requested { id, request });
     }
 
     /// Ends a random request: it is answered, or its client has gone.
@@ -49,13 +49,13 @@ impl Simulation {
         let reply = self.shared.replies.remove(&id);
         if is_dropped {
             self.shared.open.swap_remove(index);
-            return self.handle(Event::RequestDropped(id));
+            return self.handle(SchedulerInput::RequestDropped(id));
         }
         let Some(reply) = reply else {
             return;
         };
         self.shared.open.swap_remove(index);
-        self.handle(Event::Replied(id));
+        self.handle(SchedulerInput::Replied(id));
         let Ok(record) = reply else {
             return;
         };
@@ -128,11 +128,11 @@ impl Simulation {
                     name,
                     ..VariableDelete::default()
                 };
-                self.handle(Event::FromClient(READER, message.into()));
+                self.handle(SchedulerInput::FromClient(READER, message.into()));
             }
             8 => {
                 if let Some(message) = self.shared.confirmations.pop() {
-                    self.handle(Event::FromClient(READER, message));
+                    self.handle(SchedulerInput::FromClient(READER, message));
                 }
             }
             9 => self.end_request(true),
@@ -154,16 +154,16 @@ impl Simulation {
                 name,
                 ..VariableDelete::default()
             };
-            self.handle(Event::FromClient(READER, message.into()));
+            self.handle(SchedulerInput::FromClient(READER, message.into()));
         }
         let message = QueueRelease {
             name: Key::from(QUEUE),
             ..QueueRelease::default()
         };
-        self.handle(Event::FromClient(READER, message.into()));
+        self.handle(SchedulerInput::FromClient(READER, message.into()));
         for message in core::mem::take(&mut self.shared.confirmations) {
-            self.handle(Event::FromClient(READER, message));
+            self.handle(SchedulerInput::FromClient(READER, message));
         }
-        self.handle(Event::ClientLeft(READER));
+        self.handle(SchedulerInput::ClientLeft(READER));
     }
 }
