@@ -246,7 +246,7 @@ pub struct Policy {
     /// GiB.
     pub max_shared_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
-    /// Active Memory Manager; `None` for only on request. Default: `None`; Dask uses 2 seconds.
+    /// Active Memory Manager; `None` for only on request. Default: 2 seconds.
     pub replica_interval: Option<Duration>,
     /// Maximum number of tasks of which the end is recorded. All records together take at most
     /// 64 MiB. Default: 100,000.
@@ -269,7 +269,7 @@ impl Default for Policy {
             worker_ttl: Some(Duration::from_secs(300)),
             topic_length: 1000,
             max_shared_len: 1 << 30,
-            replica_interval: None,
+            replica_interval: Some(replicas::INTERVAL),
             task_stream_length: 100_000,
             rebalancing: Rebalancing::default(),
         }

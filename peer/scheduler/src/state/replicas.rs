@@ -1,6 +1,7 @@
 //! Superfluous copies of results, as with Dask's Active Memory Manager and its policy
 //! `ReduceReplicas`.
 
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +11,16 @@ use daskwire_messages::protocol::{Keys, RemoveReplicas};
 use super::model::{TaskId, TaskStage};
 use super::{State, WorkerId};
 
-/// Maximum number of tasks whose copies are counted with one event.
+/// Maximum number of copies that are considered with one event, and of tasks that have any. Those of
+/// one task are considered together.
 const PART: usize = 1 << 10;
 
 /// Maximum number of dependents of a task that are looked at. The copies of tasks with more are
 /// kept while a dependent needs them.
 const MAX_DEPENDENTS: usize = 64;
 
-/// Interval of Dask's manager.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of Dask's manager, and the default.
+pub(super) const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The tasks with several copies, and how far their copies were reduced.
 #[derive(Debug, Default)]
@@ -84,14 +86,24 @@ impl State {
             return;
         };
         self.set_stimulus("active_memory_manager");
-        let mut tasks = self.replicas.replicated.range(first..);
-        let part: Vec<TaskId> = tasks.by_ref().take(PART).copied().collect();
-        self.replicas.next = tasks.next().copied();
+        let mut left = PART;
         let mut dropped: BTreeMap<WorkerId, Vec<Key>> = BTreeMap::new();
         let mut freed: BTreeMap<WorkerId, u64> = BTreeMap::new();
+        let mut tasks = self.replicas.replicated.range(first..).copied();
+        let part = tasks.by_ref().take_while(|id| {
+            let is_next = left > 0;
+            left = left.saturating_sub(self.tasks[*id].who_has.len());
+            is_next
+        });
+        let part: Vec<TaskId> = part.collect();
+        let last = part.last().copied();
+        let mut after = self
+            .replicas
+            .replicated
+            .range(last.map_or(first, |last| last + 1)..);
+        self.replicas.next = after.next().copied();
         for id in part {
-            let wanted = self.wanted_copies(id);
-            while let Some(worker) = self.copy_to_drop(id, wanted, &freed) {
+            for worker in self.copies_to_drop(id, &freed) {
                 self.forget_copy(worker, id);
                 let task = &self.tasks[id];
                 *freed.entry(worker).or_default() += task.nbytes;
@@ -132,20 +144,18 @@ impl State {
         places.len() + unassigned
     }
 
-    /// The worker to drop a copy from, if there are more than `wanted`: one that accepts no tasks,
-    /// or else that with the most memory in use. None that runs a dependent.
-    fn copy_to_drop(
-        &self,
-        id: TaskId,
-        wanted: usize,
-        freed: &BTreeMap<WorkerId, u64>,
-    ) -> Option<WorkerId> {
+    /// The workers to drop copies from, if there are more than wanted: those that accept no tasks,
+    /// then those with the most memory in use. None that runs a dependent. `freed` has the bytes of
+    /// the copies that workers are to drop already.
+    fn copies_to_drop(&self, id: TaskId, freed: &BTreeMap<WorkerId, u64>) -> Vec<WorkerId> {
         let task = &self.tasks[id];
         // The copies of workers that have left may not be removed yet.
-        let holders = task.who_has.iter();
+        let holders = task.who_has.iter().copied();
         let holders = holders.filter(|id| self.workers.get(id).is_some());
-        if task.actor_on.is_some() || holders.clone().count() <= wanted {
-            return None;
+        let surplus = holders.clone().count();
+        let surplus = surplus.saturating_sub(self.wanted_copies(id));
+        if task.actor_on.is_some() || surplus == 0 {
+            return Vec::new();
         }
         let mut busy = BTreeSet::new();
         if task.waiter_count > 0 {
@@ -158,16 +168,19 @@ impl State {
             }
         }
         let is_running = |id: &WorkerId| self.workers.get(id).is_some_and(|it| it.is_running);
-        let (kept, free): (Vec<WorkerId>, Vec<WorkerId>) =
+        let (kept, mut free): (Vec<WorkerId>, Vec<WorkerId>) =
             holders.partition(|id| busy.contains(id));
         let memory = |id: &WorkerId| {
             let used = self.workers.get(id).map_or(0, |it| it.optimistic_memory());
             used.saturating_sub(freed.get(id).copied().unwrap_or(0))
         };
-        let chosen = *free.iter().max_by_key(|id| (!is_running(id), memory(id)))?;
-        // The others are about to leave, and their copies with them.
-        let is_last = free.len() == 1 && is_running(&chosen);
+        free.sort_by_cached_key(|id| Reverse((!is_running(id), memory(id))));
+        // If the others are about to leave, and their copies with them, one stays.
         let others_leave = !kept.is_empty() && !kept.iter().any(is_running);
-        (!is_last || !others_leave).then_some(chosen)
+        if others_leave && free.last().is_some_and(is_running) {
+            free.pop();
+        }
+        free.truncate(surplus);
+        free
     }
 }

@@ -240,9 +240,11 @@ fn policy(config: &Config) -> Result<Policy> {
     if let Some(saturation) = config.parse(&setting("worker-saturation"), saturation)? {
         policy.saturation = saturation;
     }
-    if config.bool(&setting("active-memory-manager.start")) == Some(true) {
-        let interval = config.parse(&setting("active-memory-manager.interval"), duration)?;
-        policy.replica_interval = Some(interval.unwrap_or(Duration::from_secs(2)));
+    if let Some(interval) = config.parse(&setting("active-memory-manager.interval"), duration)? {
+        policy.replica_interval = Some(interval);
+    }
+    if config.bool(&setting("active-memory-manager.start")) == Some(false) {
+        policy.replica_interval = None;
     }
     if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
         policy.is_stealing = is_stealing;
@@ -476,11 +478,13 @@ mod tests {
             "work_stealing": false,
             "default-task-durations": {"my_load": "2 s", "split-stage": "1ms"},
             "worker-ttl": null,
-            "active-memory-manager": {"start": true, "interval": "5s"},
+            "active-memory-manager": {"interval": "5s"},
         }));
         let set = set.expect("valid settings");
         assert!(set.saturation.is_infinite() && !set.is_stealing && set.worker_ttl.is_none());
         assert_eq!(set.replica_interval, Some(Duration::from_secs(5)));
+        let stopped = of(json!({"active-memory-manager": {"start": false, "interval": "5s"}}));
+        assert_eq!(stopped.expect("valid settings").replica_interval, None);
         let of_prefix = |prefix| {
             let known = set.durations.iter();
             let mut known = known.filter(|(known, _)| known == prefix);

@@ -1,5 +1,6 @@
 //! Tests of superfluous copies of results.
 
+use super::growth::{Eager, count};
 use super::*;
 
 /// A cluster with three workers that have a copy of the data `x`, and a client that wants it.
@@ -91,12 +92,8 @@ fn copies_of_tasks_with_many_dependents_stay_while_they_are_needed() {
 }
 
 #[test]
-fn copies_are_reduced_regularly_on_request() {
+fn copies_are_reduced_regularly() {
     let (mut cluster, _, _) = replicated();
-    cluster.pass(10_000);
-    assert_eq!(copies(&cluster, "x"), 3);
-    assert!(!cluster.state.is_reducing_replicas());
-    cluster.handle(SchedulerInput::SetReducingReplicas(true));
     assert!(cluster.state.is_reducing_replicas());
     cluster.pass(2_000);
     assert_eq!(copies(&cluster, "x"), 1);
@@ -104,8 +101,62 @@ fn copies_are_reduced_regularly_on_request() {
     cluster.pass(1_900);
     assert_eq!(copies(&cluster, "x"), 3);
     cluster.handle(SchedulerInput::SetReducingReplicas(false));
-    cluster.pass(2_000);
+    cluster.pass(10_000);
     assert_eq!(copies(&cluster, "x"), 3);
+    assert!(!cluster.state.is_reducing_replicas());
+    cluster.handle(SchedulerInput::SetReducingReplicas(true));
+    cluster.pass(2_000);
+    assert_eq!(copies(&cluster, "x"), 1);
+}
+
+/// The steps that a tick with which copies are reduced takes more than one without, with this many
+/// workers and results, some of which have two copies.
+fn steps_of_reduction(workers: usize, results: usize, replicated: usize) -> u64 {
+    let mut cluster = Eager::new(0);
+    for number in 0..workers {
+        cluster.join_with(number, Vec::new());
+    }
+    cluster.scatter(results, 0);
+    cluster.scatter(replicated, 1);
+    let mut now = Duration::ZERO;
+    // Without what else is due at times.
+    cluster.state.handle(now, SchedulerInput::SetReducingReplicas(false));
+    now += Duration::from_secs(10);
+    cluster.state.handle(now, SchedulerInput::Tick);
+    let without = count(|| drop(cluster.state.handle(now, SchedulerInput::Tick)));
+    cluster.state.handle(now, SchedulerInput::SetReducingReplicas(true));
+    count(|| drop(cluster.state.handle(now, SchedulerInput::Tick))) - without
+}
+
+#[test]
+fn results_with_one_copy_cost_nothing() {
+    for (workers, results) in [(4, 10), (4, 1_000), (64, 1_000)] {
+        assert_eq!(steps_of_reduction(workers, results, 0), 0);
+    }
+    let few = steps_of_reduction(4, 100, 10);
+    assert_eq!(steps_of_reduction(64, 1_000, 10), few);
+}
+
+#[test]
+fn many_copies_of_one_result_take_steps_for_each_and_are_reduced_in_parts() {
+    let steps = |workers: usize| {
+        let mut cluster = Eager::new(workers);
+        for number in 0..workers {
+            cluster.scatter(3, number);
+        }
+        let steps = count(|| drop(cluster.state.handle(Duration::ZERO, SchedulerInput::ReduceReplicas)));
+        let left = cluster.state.replicas.replicated.len();
+        for _ in 0..3 {
+            cluster.handle(SchedulerInput::Tick);
+        }
+        assert!(cluster.state.replicas.replicated.is_empty());
+        (steps as f64, left)
+    };
+    let (few, left) = steps(100);
+    assert_eq!(left, 0);
+    let (many, left) = steps(2_000);
+    assert_eq!(left, 2);
+    assert!(many / 2_000.0 < 1.5 * few / 300.0, "{few}, {many}");
 }
 
 #[test]
@@ -118,7 +169,8 @@ fn many_copies_are_reduced_in_parts() {
         cluster.scatter("me", &format!("x-{number}"), 1, &names);
     }
     cluster.handle(SchedulerInput::ReduceReplicas);
-    assert_eq!(cluster.state.replicas.replicated.len(), 1_100 - 1_024);
+    assert_eq!(cluster.state.replicas.replicated.len(), 1_100 - 512);
+    cluster.pass(20);
     cluster.pass(20);
     assert!(cluster.state.replicas.replicated.is_empty());
     // Both have about the same amount of data.
