@@ -644,7 +644,9 @@ def laptop(client):
 
 
 def reduces(client):
-    """Superfluous copies are deleted on request."""
+    """Superfluous copies are deleted regularly, and on request."""
+    assert client.amm.running() is True
+    client.amm.stop()
     [future] = client.scatter(["copied"], broadcast=True)
     holders = lambda: len(client.who_has([future])[future.key])
     assert holders() == 2
@@ -655,8 +657,6 @@ def reduces(client):
     assert future.result(timeout=60) == "copied"
     client.amm.start()
     assert client.amm.running() is True
-    client.amm.stop()
-    assert client.amm.running() is False
     raises_now(ValueError, client.amm._run, "pause")
 
 

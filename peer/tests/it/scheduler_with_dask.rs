@@ -129,9 +129,21 @@ fn the_tables_have_each_operation_of_dask() {
                  print(*scheduler.handlers, *scheduler.stream_handlers, sep='\\n')\n\
          asyncio.run(main())",
     );
-    let rows = TABLES.lines().filter_map(|line| line.strip_prefix("| `"));
-    let listed = rows.filter_map(|row| row.split('`').next().map(str::to_owned));
+    let (handled, published) = TABLES.split_once("\n## Events\n").expect("a section");
+    let rows = |section: &'static str| section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let listed = rows(handled).filter_map(|row| row.split('`').next().map(str::to_owned));
     assert_eq!(listed.collect::<BTreeSet<String>>(), handlers);
+    // The actions are literals in Dask.
+    let actions = printed(
+        "import inspect, re\n\
+         from distributed import scheduler\n\
+         source = inspect.getsource(scheduler)\n\
+         print(*re.findall(r'\"action\": \"([a-z-]+)\"', source), sep='\\n')",
+    );
+    let names = rows(published).filter_map(|row| row.split(" | ").next());
+    let names = names.flat_map(|names| names.split(", "));
+    let names = names.map(|name| name.trim_matches('`').to_owned());
+    assert_eq!(names.collect::<BTreeSet<String>>(), actions);
 }
 
 /// The client in Rust that meets the step `meets` of the client in Python.

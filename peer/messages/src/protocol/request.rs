@@ -599,6 +599,8 @@ requests! {
         wait_for_workers: Option<bool> = "wait_for_workers",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
+        /// The name of the client that asks.
+        client: Option<String> = "client",
     }
 
     /// Asks a scheduler to restart workers.
@@ -613,6 +615,8 @@ requests! {
         on_error: Option<String> = "on_error",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
+        /// The name of the client that asks.
+        client: Option<String> = "client",
     }
 
     /// Sends a request to a worker by way of a scheduler.

@@ -38,6 +38,7 @@ impl Shared {
         keys: Keys,
         serializers: Option<Vec<String>>,
     ) -> DataReply {
+        let count = Value::from(keys.len());
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
         let mut gathering = Gathering::new(keys.0);
         loop {
@@ -82,6 +83,7 @@ impl Shared {
             }
             gathering.pause().await;
         }
+        self.publish(&["all"], "gather", [("count", count)]);
         let missing = gathering.into_missing();
         let is_all = missing.is_empty();
         DataReply {
@@ -129,6 +131,7 @@ impl Shared {
             _ => 1,
         };
         let keys: Vec<Key> = request.data.iter().map(|(key, _)| key.clone()).collect();
+        let client = request.client.clone();
         let threads: Vec<u64> = workers.iter().map(|(_, threads)| *threads).collect();
         let parts = spread(request.data, &threads, copies, self.random());
         let mut sending = TaskSet::new();
@@ -167,7 +170,14 @@ impl Shared {
         .await;
         match failure {
             Some(error) if !is_all => refused("OSError", &error.to_string()),
-            _ => Reply::Keys(Keys(keys)),
+            _ => {
+                let fields = [
+                    ("client", Value::from(client.as_str())),
+                    ("count", Value::from(keys.len())),
+                ];
+                self.publish(&[&client, "all"], "scatter", fields);
+                Reply::Keys(Keys(keys))
+            }
         }
     }
 

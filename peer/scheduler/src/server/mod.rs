@@ -16,7 +16,7 @@ use daskwire_rpc::batched::BatchSender;
 use daskwire_rpc::event::{self, RoleEvent as _, emit};
 use daskwire_rpc::net::Connector;
 use daskwire_rpc::pool::Pool;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, RwLock, oneshot, watch};
 
 use super::event::SchedulerEvent;
 use super::state::{
@@ -73,6 +73,9 @@ pub(super) struct Shared {
     clock: Clock,
     /// Notified when a worker has joined, or has received or lost data.
     changed: Notify,
+    /// Locked while data is moved or copied on request, and shared by the retirements of workers. The
+    /// results of one would else undo those of another.
+    pub(super) moving: RwLock<()>,
     /// Number of streams, and of comms for heartbeats.
     member_comm_count: AtomicUsize,
     member_comm_ended: Notify,
@@ -273,6 +276,7 @@ impl Shared {
             address,
             clock: Clock::new(),
             changed: Notify::new(),
+            moving: RwLock::new(()),
             member_comm_count: AtomicUsize::new(0),
             member_comm_ended: Notify::new(),
             is_closing: AtomicBool::new(false),
@@ -289,6 +293,18 @@ impl Shared {
     /// Handles an event, of which work may be left.
     pub(super) fn handle(&self, event: SchedulerInput) {
         self.with_machine(|machine| machine.handle(event));
+    }
+
+    /// Publishes an action of the scheduler in topics.
+    fn publish<const N: usize>(&self, topics: &[&str], action: &str, fields: [(&str, Value); N]) {
+        if topics.is_empty() {
+            return;
+        }
+        let action = [("action", Value::from(action))];
+        self.handle(SchedulerInput::Published {
+            topics: Value::list(topics.iter().copied()),
+            message: Value::dict(action.into_iter().chain(fields)),
+        });
     }
 
     /// Handles an event, and waits until none of its work is left. Cancel safe.

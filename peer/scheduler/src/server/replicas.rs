@@ -1,9 +1,10 @@
 //! Copies and moves of data between workers.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use daskwire_comm::runtime::TaskSet;
+use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_messages::protocol::{
     Gather, Keys, Rebalance, Replicate, ReplyStatus, Request, Status,
 };
@@ -18,6 +19,12 @@ use crate::state::SchedulerInput;
 /// The keys that workers are to fetch, with their holders, by the address of the worker.
 type Fetches = BTreeMap<String, Vec<(Key, Vec<String>)>>;
 
+/// The keys of copies, by the address of the worker that has them.
+type Copies = BTreeMap<String, Vec<Key>>;
+
+/// The time in which a worker deletes copies of results, or says that it needs them.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl Shared {
     /// Copies results to other workers until each is on as many as wanted, and deletes further
     /// copies. The number of workers with copies grows by a factor in each round.
@@ -27,6 +34,7 @@ impl Shared {
             return refused("AssertionError", "branching_factor must be at least 1");
         };
         let keys = request.keys.0;
+        let _alone = self.moving.write().await;
         if let Some(unknown) = self.inspect(|state| state.unknown_key(&keys).cloned()) {
             return missing(&unknown);
         }
@@ -58,19 +66,26 @@ impl Shared {
             return partial(lost);
         }
         if request.delete.unwrap_or(true) {
-            self.drop_surplus(&keys, &workers, count);
+            let surplus = self.surplus(&keys, &workers, count);
+            self.drop_copies(surplus).await;
         }
+        let key_count = keys.len();
         let mut left = keys;
+        // The copies that were asked for. They may have been deleted since, such as by the regular
+        // deletion of superfluous copies.
+        let mut asked: HashSet<(String, Key)> = HashSet::new();
         loop {
             let fetches = self.inspect(|state| {
                 let mut fetches = Fetches::new();
                 left.retain(|key| {
                     let holders: Vec<String> = state.holders(key).map(str::to_owned).collect();
-                    let (with, without): (Vec<&String>, Vec<&String>) =
+                    let (with, mut without): (Vec<&String>, Vec<&String>) =
                         workers.iter().partition(|worker| holders.contains(worker));
                     let missing = count.saturating_sub(with.len());
+                    without.retain(|worker| !asked.contains(&((*worker).clone(), key.clone())));
                     let copies = missing.min(factor * holders.len());
                     for worker in self.sample(without, copies) {
+                        asked.insert((worker.clone(), key.clone()));
                         let fetch = (key.clone(), holders.clone());
                         fetches.entry(worker.clone()).or_default().push(fetch);
                     }
@@ -83,17 +98,24 @@ impl Shared {
                 return Reply::Value(Value::None);
             }
             let failed = self.fetch_all(fetches.clone()).await;
-            let asked: usize = fetches.values().map(Vec::len).sum();
-            if failed.len() == asked {
+            let fetch_count: usize = fetches.values().map(Vec::len).sum();
+            self.publish_fetches("replicate-add", &fetches);
+            let fields = [
+                ("workers", Value::list(workers.iter().map(String::as_str))),
+                ("key-count", Value::from(key_count)),
+                ("branching-factor", Value::from(factor)),
+            ];
+            self.publish(&["all"], "replicate", fields);
+            if failed.len() == fetch_count {
                 let failed: HashSet<Key> = failed.into_iter().map(|(_, key)| key).collect();
                 return partial(failed);
             }
         }
     }
 
-    /// Deletes copies of results that are on more than `count` of the workers.
-    fn drop_surplus(&self, keys: &[Key], workers: &[String], count: usize) {
-        let mut surplus: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+    /// The copies to delete of results that are on more than `count` of the workers.
+    fn surplus(&self, keys: &[Key], workers: &[String], count: usize) -> Copies {
+        let mut surplus = Copies::new();
         self.inspect(|state| {
             for key in keys {
                 let holders = workers.iter().filter(|worker| state.is_holder(key, worker));
@@ -104,8 +126,33 @@ impl Shared {
                 }
             }
         });
-        for (worker, keys) in surplus {
+        surplus
+    }
+
+    /// Has workers delete copies of results, and waits until they have done so or said that they
+    /// need them.
+    async fn drop_copies(&self, copies: Copies) {
+        for (worker, keys) in &copies {
+            let (worker, keys) = (worker.clone(), keys.clone());
             self.handle(SchedulerInput::ReplicasDropped { worker, keys });
+        }
+        let dropped = self.until(|state| {
+            let mut copies = copies.iter();
+            copies.all(|(worker, keys)| !state.is_dropping(worker, keys))
+        });
+        // A worker that does not answer may have lost the data itself.
+        let _ = runtime::timeout(DROP_TIMEOUT, dropped).await;
+    }
+
+    /// Publishes which data workers were to fetch from which, each in its topic.
+    fn publish_fetches(&self, action: &str, fetches: &Fetches) {
+        for (worker, fetches) in fetches {
+            let who_has = fetches.iter().map(|(key, holders)| {
+                let holders = holders.iter().map(String::as_str);
+                (key.to_value(), Value::list(holders))
+            });
+            let who_has = Value::Dict(who_has.collect::<Vec<_>>().into());
+            self.publish(&[worker], action, [("who_has", who_has)]);
         }
     }
 
@@ -122,6 +169,7 @@ impl Shared {
     /// Moves results from workers with much memory in use to workers with little.
     pub(super) async fn rebalance(self: &Arc<Self>, request: Rebalance) -> Reply {
         let ok = || Reply::Value(Value::dict([("status", "OK")]));
+        let _alone = self.moving.write().await;
         let workers = match &request.workers {
             None => None,
             Some(names) => {
@@ -151,21 +199,35 @@ impl Shared {
         let is_limited = keys.is_some();
         let keys = keys.map(|keys| keys.into_iter().collect::<HashSet<Key>>());
         let moves = self.inspect(|state| state.rebalancing(keys.as_ref(), workers.as_deref()));
+        let count = Value::from(moves.len());
         let mut fetches = Fetches::new();
         for step in &moves {
             let fetch = (step.key.clone(), vec![step.from.clone()]);
             fetches.entry(step.to.clone()).or_default().push(fetch);
         }
-        let failed = self.fetch_all(fetches).await;
-        let mut moved: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+        let failed = self.fetch_all(fetches.clone()).await;
+        let mut moved = Copies::new();
         for step in moves {
             if !failed.contains(&(step.to, step.key.clone())) {
                 moved.entry(step.from).or_default().push(step.key);
             }
         }
-        for (worker, keys) in moved {
-            self.handle(SchedulerInput::ReplicasDropped { worker, keys });
-        }
+        self.publish_fetches("rebalance", &fetches);
+        let sent = moved
+            .iter()
+            .map(|(worker, keys)| (worker.as_str(), keys.len()));
+        let senders = Value::dict(sent.collect::<Vec<_>>());
+        let taken = fetches
+            .iter()
+            .map(|(worker, keys)| (worker.as_str(), keys.len()));
+        let recipients = Value::dict(taken.collect::<Vec<_>>());
+        self.drop_copies(moved).await;
+        let fields = [
+            ("senders", senders),
+            ("recipients", recipients),
+            ("moved_keys", count),
+        ];
+        self.publish(&["all"], "rebalance", fields);
         // Without a choice of keys, those that were lost meanwhile do not matter.
         if failed.is_empty() || !is_limited {
             return ok();

@@ -232,6 +232,10 @@ impl Shared {
                 }
                 // A client takes the tasks in the reply for pending.
                 let failed = self.inspect(|state| state.failed(&keys));
+                if let Some(client) = request.client.filter(|client| !client.is_empty()) {
+                    let count = [("count", Value::from(keys.len()))];
+                    self.publish(&[&client], "retry", count);
+                }
                 self.complete(SchedulerInput::Retry(keys)).await;
                 Reply::Keys(Keys(failed))
             }

@@ -35,6 +35,7 @@ impl Shared {
     pub(super) async fn restart(self: &Arc<Self>, request: RestartCluster) -> Reply {
         self.complete(SchedulerInput::Restart).await;
         let request = RestartWorkers {
+            client: request.client,
             timeout: request.timeout,
             wait_for_workers: request.wait_for_workers,
             stimulus_id: request.stimulus_id,
@@ -124,6 +125,14 @@ impl Shared {
             );
             return refused("TimeoutError", &message);
         }
+        let restarted = Value::list(workers.iter().map(|worker| worker.address.as_str()));
+        let client = request.client.map_or(Value::None, Value::from);
+        if let Some(client) = client.as_str() {
+            let restarted = [("workers", restarted.clone())];
+            self.publish(&[client], "restart-workers", restarted);
+        }
+        let fields = [("workers", restarted), ("client", client)];
+        self.publish(&["all"], "restart-workers", fields);
         if request.wait_for_workers.unwrap_or(true) {
             let returned = self.until(|state| state.worker_count() >= count);
             if runtime::timeout(left(), returned).await.is_err() {

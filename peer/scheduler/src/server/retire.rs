@@ -12,8 +12,10 @@ use crate::LeaveReason;
 use crate::state::{CloseOptions, SchedulerInput, WorkerId};
 
 impl Shared {
-    /// Retires workers once other workers have copies of their data.
+    /// Retires workers once other workers have copies of their data. Others may be retired meanwhile,
+    /// but no data is moved or copied on request.
     pub(super) async fn retire(&self, request: RetireWorkers) -> Reply {
+        let _shared = self.moving.read().await;
         let close = request.close_workers.unwrap_or(false);
         let remove = request.remove.unwrap_or(true);
         let RetireWorkers {
@@ -71,12 +73,14 @@ impl Shared {
                 kept.push(worker);
                 continue;
             }
-            if close || remove {
+            if remove {
                 self.handle(SchedulerInput::RemoveWorker {
                     worker,
                     close,
                     reason: LeaveReason::Retired,
                 });
+            } else if close {
+                self.handle(SchedulerInput::CloseWorker(worker));
             }
             retired.extend(identity);
         }
@@ -86,40 +90,17 @@ impl Shared {
             .iter()
             .map(|(address, _): &(String, Value)| address.as_str());
         let addresses: Vec<&str> = addresses.collect();
-        self.log(
-            &["all"],
-            "retire-workers",
-            &stimulus,
-            [
-                ("retired", Value::list(addresses.iter().copied())),
-                (
-                    "could-not-retire",
-                    Value::list(kept.iter().map(String::as_str)),
-                ),
-            ],
-        );
-        self.log(&addresses, "retired", &stimulus, []);
         let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
-        self.log(&kept, "could-not-retire", &stimulus, []);
-        Reply::Value(Value::dict(retired))
-    }
-
-    /// Publishes an action in topics.
-    fn log<const N: usize>(
-        &self,
-        topics: &[&str],
-        action: &str,
-        stimulus: &str,
-        fields: [(&str, Value); N],
-    ) {
-        let common = [
-            ("action", Value::from(action)),
-            ("stimulus_id", Value::from(stimulus)),
+        let stimulus = || ("stimulus_id", Value::from(stimulus.as_str()));
+        let outcome = [
+            ("retired", Value::list(addresses.iter().copied())),
+            ("could-not-retire", Value::list(kept.iter().copied())),
+            stimulus(),
         ];
-        self.handle(SchedulerInput::Published {
-            topics: Value::list(topics.iter().copied()),
-            message: Value::dict(common.into_iter().chain(fields)),
-        });
+        self.publish(&["all"], "retire-workers", outcome);
+        self.publish(&addresses, "retired", [stimulus()]);
+        self.publish(&kept, "could-not-retire", [stimulus()]);
+        Reply::Value(Value::dict(retired))
     }
 
     /// Returns the workers that can be closed at low cost.

@@ -142,6 +142,8 @@ pub enum SchedulerInput {
         /// worker was running, towards [`Policy::allowed_failures`](super::Policy::allowed_failures).
         reason: LeaveReason,
     },
+    /// The worker with this address is to be asked to end, and stays until it has done so.
+    CloseWorker(String),
     /// A request has arrived that the state replies to with [`Action::Reply`], at once or later:
     /// any about variables, queues, events, semaphores, multi-locks and published datasets.
     /// Others are refused.

@@ -122,8 +122,8 @@ use std::sync::Arc;
 
 use daskwire_extensions::Extensions;
 pub use daskwire_extensions::{RequestId, RequestRefusal};
-use daskwire_messages::Key;
 use daskwire_messages::protocol::Keys;
+use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::{Stimulus, Story};
 
 use super::{LeaveReason, LeftTasks, Notice};
@@ -571,6 +571,7 @@ impl State {
                 close,
                 reason,
             } => self.remove_named(&worker, close, reason),
+            SchedulerInput::CloseWorker(worker) => self.close_named(&worker),
             SchedulerInput::Requested { id, request } => self.request(id, *request),
             SchedulerInput::Replied(id) => self.request_ended(id, true),
             SchedulerInput::RequestDropped(id) => self.request_ended(id, false),
@@ -631,6 +632,7 @@ impl State {
         {
             self.closing.pop_front();
         }
+        let mut removed = Vec::new();
         for (since, id) in self.maybe_silent(self.now).collect::<Vec<_>>() {
             let Some(worker) = self.workers.get_mut(&id) else {
                 continue;
@@ -640,17 +642,28 @@ impl State {
                 worker.silent_since = worker.last_seen;
                 self.by_silence.insert((worker.last_seen, id));
             } else {
+                removed.push(Value::from(worker.address.as_str()));
                 self.send_close(id, "worker-ttl");
                 self.drop_worker(id, false, LeaveReason::Silent);
             }
         }
+        if !removed.is_empty() {
+            let ttl = self.ttl().unwrap_or_default().as_secs_f64();
+            let fields = [("workers", Value::list(removed)), ("ttl", Value::from(ttl))];
+            self.log(&["scheduler"], "worker-ttl-timed-out", fields);
+        }
+    }
+
+    /// The time after which a silent worker is removed.
+    fn ttl(&self) -> Option<Duration> {
+        let interval = Duration::from_secs_f64(10.0 * self.heartbeat_interval());
+        self.policy.worker_ttl.map(|ttl| ttl.max(interval))
     }
 
     /// The workers that have been silent for too long at a time, unless they have sent a message
     /// since the time that is returned with each.
     fn maybe_silent(&self, now: Duration) -> impl Iterator<Item = (Duration, WorkerId)> {
-        let interval = Duration::from_secs_f64(10.0 * self.heartbeat_interval());
-        let ttl = self.policy.worker_ttl.map(|ttl| ttl.max(interval));
+        let ttl = self.ttl();
         let silent = self.by_silence.iter().copied();
         silent.take_while(move |(since, _)| {
             step();

@@ -289,6 +289,10 @@ pub(super) struct Worker {
     pub(super) work: Work,
     /// Recent average run time of tasks in seconds; zero until the first has ended.
     pub(super) pace: f64,
+    /// Copies of results that the worker was asked to delete on request and has not answered, with
+    /// the time; at most those of the last [`DROPPING_AGE`](super::operations::DROPPING_AGE) before
+    /// the last request.
+    pub(super) dropping: BTreeMap<Key, Duration>,
     /// Results that the worker may delete.
     pub(super) deletions: BTreeSet<Key>,
     /// Length in bytes of the tasks sent to the worker since all messages were last known to

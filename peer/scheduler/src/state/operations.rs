@@ -1,13 +1,17 @@
 //! Operations of clients and workers that change where tasks run, and where data is.
 
+use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_messages::Key;
-use daskwire_messages::protocol::{Keys, RemoveReplicas};
+use daskwire_messages::protocol::{Close, Keys, RemoveReplicas};
+use daskwire_messages::{Key, Value};
 
 use super::State;
 use super::model::TaskStage;
 use super::submission::Resources;
+
+/// The time in which workers answer requests to delete copies of results.
+pub(super) const DROPPING_AGE: Duration = Duration::from_secs(60);
 
 impl State {
     /// Records copies of results that the worker with this address has fetched.
@@ -43,6 +47,17 @@ impl State {
             }
         }
         if !dropped.is_empty() {
+            let now = self.now;
+            if let Some(worker) = self.workers.get_mut(&id) {
+                worker
+                    .dropping
+                    .retain(|_, since| now - *since <= DROPPING_AGE);
+                worker
+                    .dropping
+                    .extend(dropped.iter().map(|key| (key.clone(), now)));
+            }
+            let fields = [("keys", Value::list(dropped.iter().map(Key::to_value)))];
+            self.log(&[worker], "remove-worker-data", fields);
             let message = RemoveReplicas {
                 keys: Keys(dropped),
                 stimulus_id: self.stimulus.to_string(),
@@ -51,6 +66,29 @@ impl State {
             self.send_worker(id, message);
         }
         self.settle();
+    }
+
+    /// Whether a worker has not yet answered the request to delete copies of these results.
+    pub(crate) fn is_dropping(&self, worker: &str, keys: &[Key]) -> bool {
+        let worker = self.by_address.get(worker);
+        let worker = worker.and_then(|worker| self.workers.get(worker));
+        worker.is_some_and(|worker| keys.iter().any(|key| worker.dropping.contains_key(key)))
+    }
+
+    /// Asks the worker with this address to end. It leaves once it has done so.
+    pub(super) fn close_named(&mut self, worker: &str) {
+        self.set_stimulus("close-worker");
+        if let Some(id) = self.by_address.get(worker).copied() {
+            self.log(&[worker], "close-worker", []);
+            let reason = Some("scheduler-close-worker".to_owned());
+            self.send_worker(
+                id,
+                Close {
+                    reason,
+                    ..Close::default()
+                },
+            );
+        }
     }
 
     /// Replaces amounts of a worker's resources. Tasks that wait for it, or for any worker, are

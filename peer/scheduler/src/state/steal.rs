@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use daskwire_messages::Value;
 use daskwire_messages::protocol::{StealRequest, StealResponse};
 
 use super::choose::{next, some_of};
@@ -29,7 +30,7 @@ impl State {
             .map(|worker| (worker.thread_count as usize).saturating_sub(worker.busy_count()))
             .sum();
         let mut left = MAX_TRIED;
-        let mut asked: Vec<(WorkerId, TaskId)> = Vec::new();
+        let mut asked: Vec<(WorkerId, TaskId, Option<WorkerId>)> = Vec::new();
         let after = self.last_asked;
         for id in some_of(&self.with_surplus, after, MAX_TRIED) {
             self.last_asked = WorkerId(id.0.wrapping_add(1));
@@ -53,20 +54,42 @@ impl State {
             tasks.sort_unstable_by_key(|task| Reverse(self.tasks[*task].run_id));
             tasks.truncate(left);
             left -= tasks.len();
-            tasks.retain(|task| match worker.is_running {
-                true => self.idle_for(*task, WAIT, random).is_some(),
-                false => self.can_run(*task),
+            let tasks = tasks.into_iter().filter_map(|task| {
+                let thief = self.idle_for(task, WAIT, random);
+                let is_wanted = match worker.is_running {
+                    true => thief.is_some(),
+                    false => self.can_run(task),
+                };
+                is_wanted.then_some((*id, task, thief))
             });
-            tasks.truncate(surplus);
+            let before = asked.len();
+            asked.extend(tasks.take(surplus));
             if worker.is_running {
-                free -= tasks.len();
+                free -= asked.len() - before;
             }
-            asked.extend(tasks.into_iter().map(|task| (*id, task)));
             if left == 0 {
                 break;
             }
         }
-        for (worker, task) in asked {
+        if asked.is_empty() {
+            return;
+        }
+        let requests = asked.iter().map(|(on, task, thief)| {
+            let expected = self.tasks[*task].expected.unwrap_or_default();
+            Value::tuple([
+                Value::from(self.now.as_secs_f64()),
+                Value::from(0),
+                self.tasks[*task].key.to_value(),
+                Value::from(expected.as_secs_f64()),
+                self.address_value(Some(*on)),
+                Value::from(self.workers[on].busy_seconds()),
+                self.address_value(*thief),
+                Value::from(thief.map_or(0.0, |thief| self.workers[&thief].busy_seconds())),
+            ])
+        });
+        let requests = Value::list(requests.collect::<Vec<_>>());
+        self.log_steal([Value::from("request"), requests]);
+        for (worker, task, _) in asked {
             if let Some(worker) = self.workers.get_mut(&worker) {
                 worker.asked.insert(task);
             }
@@ -83,26 +106,57 @@ impl State {
     /// Handles the answer of a worker, which has forgotten the task if it had not started it.
     pub(super) fn steal_response(&mut self, worker: WorkerId, message: &StealResponse) {
         let state = message.state.0.as_deref();
-        if !matches!(state, Some("waiting" | "ready" | "constrained")) {
-            return;
-        }
         let Some(id) = self.by_key.get(&message.key).copied() else {
             return;
         };
+        let shown = [
+            message.key.to_value(),
+            state.map_or(Value::None, Value::from),
+            self.address_value(Some(worker)),
+        ];
+        let cause = Value::from(message.stimulus_id.as_str());
         // The worker may have been sent the task again since.
         let task = &self.tasks[id];
         let is_current = message.stimulus_id == stimulus(task.run_id);
         if !is_current || !matches!(task.stage, TaskStage::Processing(on) if on == worker) {
-            return;
+            let [key, state, worker] = shown;
+            return self.log_steal([Value::from("stale-response"), key, state, worker, cause]);
+        }
+        let [key, state_value, victim] = shown;
+        if !matches!(state, Some("waiting" | "ready" | "constrained")) {
+            let what = Value::from("already-computing");
+            return self.log_steal([what, key, state_value, victim, Value::None, cause]);
         }
         // The worker has some of the inputs, so that it would often be chosen again.
         let random = next(&mut self.random);
         let to = self.idle_for(id, WAIT, random);
+        let thief = self.address_value(to);
+        self.log_steal([
+            Value::from("confirm"),
+            key,
+            state_value,
+            victim,
+            thief,
+            cause,
+        ]);
         self.unassign(id);
         match to {
             Some(to) => self.place(id, to),
             None => self.make_ready(id),
         }
+    }
+}
+
+impl State {
+    /// Publishes an event of stealing, in the form of Dask's: a tuple.
+    fn log_steal<const N: usize>(&mut self, event: [Value; N]) {
+        self.publish(&Value::from("stealing"), &Value::tuple(event));
+    }
+
+    /// The address of a worker; none if it is not known yet.
+    fn address_value(&self, id: Option<WorkerId>) -> Value {
+        let address = id.and_then(|id| self.address_of(id));
+        address.map_or(Value::None, Value::from)
     }
 }
 

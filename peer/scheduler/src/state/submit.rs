@@ -20,6 +20,10 @@ use super::{ClientId, State};
 #[derive(Debug)]
 pub(super) struct Submitting {
     client: ClientId,
+    /// The time at which it arrived.
+    began: Duration,
+    /// The number of tasks that were not known before.
+    new_count: usize,
     /// The tasks that are not inserted yet.
     tasks: vec::IntoIter<Submitted>,
     /// The tasks that are, by index in the graph. Each is kept until the end, see
@@ -72,6 +76,8 @@ impl State {
         self.submission_count += 1;
         let submitting = Submitting {
             client,
+            began: self.now,
+            new_count: 0,
             ids: Vec::with_capacity(tasks.len()),
             tasks: tasks.into_iter(),
             keys,
@@ -104,7 +110,8 @@ impl State {
                         Step::Find
                     }
                     None => {
-                        self.log_submission(submitting.client, "OK");
+                        let metrics = self.metrics_of(submitting);
+                        self.log_submission(submitting.client, "OK", Some(metrics));
                         submitting.key_count = 0;
                         Step::Mark
                     }
@@ -196,6 +203,7 @@ impl State {
         new.dependencies = dependencies;
         new.retries = task.retries;
         new.waiter_count = 1;
+        submitting.new_count += 1;
         submitting.ids.push(id);
         true
     }
@@ -222,7 +230,7 @@ impl State {
             self.release(client, id);
         }
         self.cancelled(client, keys, "lost dependencies", None);
-        self.log_submission(client, "cancelled");
+        self.log_submission(client, "cancelled", None);
     }
 
     /// Returns the generation of a submission. Tasks of earlier generations run first.
@@ -247,17 +255,39 @@ impl State {
         if !self.clients.contains_key(&client) {
             return;
         }
-        self.log_submission(client, "error");
+        self.log_submission(client, "error", None);
         for key in &refusal.keys {
             self.send_client(client, erred(key, &refusal.failure));
         }
     }
 
-    fn log_submission(&mut self, client: ClientId, status: &str) {
+    fn log_submission(&mut self, client: ClientId, status: &str, metrics: Option<Value>) {
         let name = self.client_name(client);
-        let stimulus = Value::from(self.stimulus.to_string());
-        let fields = [("stimulus_id", stimulus), ("status", Value::from(status))];
-        self.log(&["scheduler", &name], "update-graph", fields);
+        let topics = ["scheduler", &name];
+        let stimulus = ("stimulus_id", Value::from(self.stimulus.to_string()));
+        let status = ("status", Value::from(status));
+        match metrics {
+            Some(metrics) => {
+                let metrics = ("metrics", metrics);
+                self.log(&topics, "update-graph", [stimulus, metrics, status]);
+            }
+            None => self.log(&topics, "update-graph", [stimulus, status]),
+        }
+    }
+
+    /// The numbers of Dask about a submission, without those about Python's graph.
+    fn metrics_of(&self, submitting: &Submitting) -> Value {
+        let duration = self.now.saturating_sub(submitting.began).as_secs_f64();
+        Value::dict([
+            ("tasks", Value::from(submitting.ids.len())),
+            ("new_tasks", Value::from(submitting.new_count)),
+            ("key_collisions", Value::from(0)),
+            (
+                "start_timestamp_seconds",
+                Value::from(submitting.began.as_secs_f64()),
+            ),
+            ("duration_seconds", Value::from(duration)),
+        ])
     }
 
     /// Retries failed tasks, the failed tasks that they depend on, and the failed tasks that

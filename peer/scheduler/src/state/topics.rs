@@ -229,9 +229,12 @@ impl State {
             ("lost-scattered-tasks", keys(&tasks.lost)),
             ("stimulus_id", Value::from(self.stimulus.to_string())),
             ("expected", Value::from(is_expected)),
-            ("worker", Value::from(worker)),
         ];
-        self.log(&[worker, "all"], "remove-worker", fields);
+        self.log(&[worker], "remove-worker", fields.clone());
+        let [tasks, recomputed, lost, stimulus, expected] = fields;
+        let own = ("worker", Value::from(worker));
+        let fields = [tasks, recomputed, lost, stimulus, expected, own];
+        self.log(&["all"], "remove-worker", fields);
     }
 
     fn publish_in(&mut self, name: &str, message: &Value) {

@@ -108,6 +108,7 @@ impl State {
             queued_count: 0,
             work: Work::default(),
             pace: 0.0,
+            dropping: BTreeMap::new(),
             deletions: BTreeSet::new(),
             unwritten_len: 0,
             last_seen: self.now,
@@ -227,6 +228,7 @@ impl State {
             // The data that has replaced it, by another connection, may have been counted since.
             FromWorker::ReleaseWorkerData(message) if message.stimulus_id == REPLACED => {}
             FromWorker::ReleaseWorkerData(message) => {
+                self.answered_drop(id, &message.key);
                 if let Some(task) = self.by_key.get(&message.key).copied() {
                     self.remove_replica(id, task);
                 }
@@ -472,9 +474,17 @@ impl State {
         }
     }
 
+    /// Records that a worker has deleted a copy of a result, or has it.
+    fn answered_drop(&mut self, id: WorkerId, key: &Key) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.dropping.remove(key);
+        }
+    }
+
     pub(super) fn add_keys(&mut self, id: WorkerId, keys: Keys) {
         let mut unwanted = Vec::new();
         for key in keys {
+            self.answered_drop(id, &key);
             match self.by_key.get(&key).copied() {
                 Some(task) if matches!(self.tasks[task].stage, TaskStage::Memory) => {
                     self.in_memory(task, id);

@@ -19,6 +19,7 @@ use super::*;
 
 mod journey;
 mod listeners;
+mod moves;
 mod operations;
 mod panics;
 mod queues;
@@ -211,6 +212,21 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         let ok: Option<String> = channel.receiver.receive().await.expect("an OK");
                         assert_eq!(ok.as_deref(), Some("OK"));
                     }
+                    Request::Gather(request) => {
+                        let connector = Connector::new(
+                            daskwire_rpc::transports(),
+                            daskwire_comm::CommOptions::default(),
+                        );
+                        let pool =
+                            daskwire_rpc::pool::Pool::new(Arc::new(connector), "worker", None);
+                        for (key, holders) in request.who_has.unwrap_or_default() {
+                            let holder = holders[0].parse().expect("an address");
+                            let reply = pool.get_data(&holder, vec![key], None).await;
+                            lock(&data).extend(reply.expect("it has it").data.unwrap_or_default());
+                        }
+                        let reply = Value::dict([("status", "OK")]);
+                        channel.sender.send(&reply).await.expect("it listens");
+                    }
                     Request::Echo(request) => {
                         tokio::time::sleep(Duration::from_secs(3600)).await;
                         channel
@@ -274,6 +290,18 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         }
                     }
                 }
+                ToWorker::RemoveReplicas(message) => {
+                    // Later than the scheduler would reply if it did not wait for it.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    for key in message.keys {
+                        lock(&data).remove(&key);
+                        stream.send(ReleaseWorkerData {
+                            key,
+                            ..ReleaseWorkerData::default()
+                        });
+                    }
+                }
+                ToWorker::Close(_) => return,
                 ToWorker::AcquireReplicas(message) => {
                     for (key, holders) in message.who_has {
                         let holder = holders[0].parse().expect("an address");

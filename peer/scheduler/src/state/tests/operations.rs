@@ -307,3 +307,61 @@ fn causes_of_failures_and_running_tasks_are_found() {
     let c = dump[0].1.get("c").expect("it is known");
     assert_eq!(c.get("state"), Some(&Value::from("erred")));
 }
+
+#[test]
+fn the_answers_of_workers_to_deletions_are_awaited() {
+    let mut cluster = Cluster::new();
+    let (client, names) = (cluster.client("me"), ["tcp://a:1", "tcp://b:1"]);
+    let [one, _] = names.map(|name| cluster.worker(name, 1));
+    let keys = ["x", "y", "z"].map(Key::from);
+    for key in ["x", "y", "z"] {
+        cluster.scatter("me", key, 1, &names);
+    }
+    let drop = || SchedulerInput::ReplicasDropped {
+        worker: "tcp://a:1".to_owned(),
+        keys: keys.to_vec(),
+    };
+    cluster.handle(drop());
+    let is_left = |cluster: &Cluster, key: usize| {
+        let keys = core::slice::from_ref(&keys[key]);
+        cluster.state.is_dropping("tcp://a:1", keys)
+    };
+    assert!((0..3).all(|key| is_left(&cluster, key)));
+    let deleted = ReleaseWorkerData {
+        key: keys[0].clone(),
+        ..ReleaseWorkerData::default()
+    };
+    cluster.report(one, deleted);
+    let kept = AddKeys {
+        keys: [keys[1].clone()].into_iter().collect(),
+        ..AddKeys::default()
+    };
+    cluster.report(one, kept);
+    assert_eq!(
+        [0, 1, 2].map(|key| is_left(&cluster, key)),
+        [false, false, true]
+    );
+    let event = cluster
+        .state
+        .events("tcp://a:1")
+        .pop()
+        .expect("it is published");
+    let Value::Tuple(event) = event else {
+        panic!("{event}");
+    };
+    let expected = Value::dict([
+        ("action", Value::from("remove-worker-data")),
+        ("keys", Value::list(["x", "y", "z"])),
+    ]);
+    assert_eq!(event[1], expected);
+    // An answer that does not come is forgotten with a later request.
+    cluster.now += Duration::from_secs(61);
+    cluster.handle(drop());
+    assert_eq!(
+        [0, 1, 2].map(|key| is_left(&cluster, key)),
+        [false, true, false]
+    );
+    cluster.lose_worker(one);
+    assert!(!is_left(&cluster, 1));
+    cluster.release(client, &["x", "y", "z"]);
+}

@@ -120,11 +120,15 @@ fn steps_of_reduction(workers: usize, results: usize, replicated: usize) -> u64 
     cluster.scatter(replicated, 1);
     let mut now = Duration::ZERO;
     // Without what else is due at times.
-    cluster.state.handle(now, SchedulerInput::SetReducingReplicas(false));
+    cluster
+        .state
+        .handle(now, SchedulerInput::SetReducingReplicas(false));
     now += Duration::from_secs(10);
     cluster.state.handle(now, SchedulerInput::Tick);
     let without = count(|| drop(cluster.state.handle(now, SchedulerInput::Tick)));
-    cluster.state.handle(now, SchedulerInput::SetReducingReplicas(true));
+    cluster
+        .state
+        .handle(now, SchedulerInput::SetReducingReplicas(true));
     count(|| drop(cluster.state.handle(now, SchedulerInput::Tick))) - without
 }
 
@@ -144,7 +148,13 @@ fn many_copies_of_one_result_take_steps_for_each_and_are_reduced_in_parts() {
         for number in 0..workers {
             cluster.scatter(3, number);
         }
-        let steps = count(|| drop(cluster.state.handle(Duration::ZERO, SchedulerInput::ReduceReplicas)));
+        let steps = count(|| {
+            drop(
+                cluster
+                    .state
+                    .handle(Duration::ZERO, SchedulerInput::ReduceReplicas),
+            )
+        });
         let left = cluster.state.replicas.replicated.len();
         for _ in 0..3 {
             cluster.handle(SchedulerInput::Tick);

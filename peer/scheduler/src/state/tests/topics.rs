@@ -98,8 +98,14 @@ fn the_scheduler_publishes_what_happens_to_clients_and_workers() {
     let client = cluster.client("me");
     let worker = cluster.worker("tcp://w:1", 1);
     cluster.submit(client, [add("x", &[])], &["x"]);
+    let event = messages(&cluster, "me").pop().expect("it was submitted");
+    let metrics = event.get("metrics").expect("it has");
+    assert_eq!(metrics.get("tasks"), Some(&Value::from(1)));
+    assert_eq!(metrics.get("new_tasks"), Some(&Value::from(1)));
     cluster.lose_worker(worker);
     cluster.handle(SchedulerInput::ClientLeft(client));
+    let own = messages(&cluster, "tcp://w:1").pop();
+    assert_eq!(own.expect("it has left").get("worker"), None);
     let actions = |topic: &str| {
         let messages = messages(&cluster, topic).into_iter();
         let actions = messages.map(|message| message.get("action").expect("it has").to_string());
@@ -192,4 +198,74 @@ fn the_number_of_subscriptions_of_a_client_is_limited() {
     }
     let expected = [("t-1023".to_owned(), Value::from(1))];
     assert_eq!(sent(&mut cluster, client), expected);
+}
+
+#[test]
+fn the_scheduler_publishes_which_tasks_it_takes_back() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let victim = cluster.worker("tcp://a:1", 1);
+    let named = [("workers", Value::list(["tcp://a:1", "tcp://b:1"]))];
+    let keys = ["x", "y"];
+    cluster.submit_with(client, keys.map(|key| add(key, &[])), &keys, &named);
+    cluster.worker("tcp://b:1", 1);
+    cluster.pass(600);
+    let [ToWorker::StealRequest(request)] = &cluster.to_workers[&victim][2..] else {
+        panic!("{:?}", cluster.to_workers);
+    };
+    let (key, cause) = (request.key.clone(), request.stimulus_id.clone());
+    let response = |state: &str| StealResponse {
+        key: key.clone(),
+        state: Nullable(Some(state.to_owned())),
+        stimulus_id: cause.clone(),
+        ..StealResponse::default()
+    };
+    cluster.report(victim, response("executing"));
+    cluster.running.remove(&(victim, key.clone()));
+    cluster.report(victim, response("ready"));
+    cluster.report(victim, response("ready"));
+    let [request, executing, confirm, stale] = &messages(&cluster, "stealing")[..] else {
+        panic!("{:?}", messages(&cluster, "stealing"));
+    };
+    let (Value::Tuple(request), key) = (request, key.to_value()) else {
+        panic!("{request}");
+    };
+    let Value::List(requests) = &request[1] else {
+        panic!("{request:?}");
+    };
+    let Value::Tuple(fields) = &requests[0] else {
+        panic!("{requests:?}");
+    };
+    let [_, _, stolen, _, from, _, to, _] = &fields[..] else {
+        panic!("{fields:?}");
+    };
+    let (a, b) = (Value::from("tcp://a:1"), Value::from("tcp://b:1"));
+    assert_eq!((&request[0], stolen), (&Value::from("request"), &key));
+    assert_eq!((from, to), (&a, &b));
+    let event = |parts: [&Value; 6]| Value::tuple(parts.map(Clone::clone));
+    let [name, ready, cause] = ["confirm", "ready", &*cause].map(Value::from);
+    assert_eq!(*confirm, event([&name, &key, &ready, &a, &b, &cause]));
+    let [name, state] = ["already-computing", "executing"].map(Value::from);
+    assert_eq!(
+        *executing,
+        event([&name, &key, &state, &a, &Value::None, &cause])
+    );
+    let stale_name = Value::from("stale-response");
+    let expected = [&stale_name, &key, &ready, &a, &cause].map(Clone::clone);
+    assert_eq!(*stale, Value::tuple(expected));
+}
+
+#[test]
+fn the_scheduler_publishes_which_silent_workers_it_removes() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://w:1", 1);
+    cluster.pass(299_000);
+    assert_eq!(messages(&cluster, "scheduler"), []);
+    cluster.pass(2_000);
+    let expected = Value::dict([
+        ("action", Value::from("worker-ttl-timed-out")),
+        ("workers", Value::list(["tcp://w:1"])),
+        ("ttl", Value::from(300.0)),
+    ]);
+    assert_eq!(messages(&cluster, "scheduler"), [expected]);
 }
