@@ -108,6 +108,22 @@ impl Tls {
             .map_or(Ok(()), |source| source.reload())
     }
 
+    /// Reads the files again as [`Self::reload`] does if one of them has changed since they were
+    /// last read: another time of modification, length or file. Returns whether it has. Files that
+    /// cannot be used are not tried again before they change.
+    ///
+    /// Programs call this every few seconds, so that renewed certificates are used without a
+    /// restart. The calls block for the time of reading files.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TlsSettings::build`]. The certificates are unchanged then.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        self.source
+            .as_ref()
+            .map_or(Ok(false), |source| source.reload_if_changed())
+    }
+
     /// Sets the server name that is sent to every listener (SNI) in place of the host in
     /// its address, for gateways that select the cluster by it; Dask's
     /// `server_hostname`. It is also the name that the name check uses.

@@ -1,10 +1,11 @@
 //! Dask's TLS settings and their errors.
 
 use core::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
@@ -237,6 +238,7 @@ impl TlsSettings {
             }
             _ => provider,
         };
+        let stamps = self.stamps();
         let (authorities, identity) = self.read(&provider)?;
         let config = |error| self.failed("ca-file", &self.ca_file)(TlsProblem::Config(error));
         let verifier = Verifier::new(authorities, &provider).map_err(config)?;
@@ -265,6 +267,7 @@ impl TlsSettings {
             provider,
             verifier,
             identity,
+            stamps: Mutex::new(stamps),
         }));
         Ok(tls)
     }
@@ -287,6 +290,18 @@ impl TlsSettings {
         let identity = read_key(key_pem, self.key.is_none(), chain, provider)
             .map_err(self.failed(key_setting, key_pem))?;
         Ok((authorities, Arc::new(identity)))
+    }
+
+    /// The stamps of all files; `None` for one that is missing.
+    fn stamps(&self) -> Vec<Option<Stamp>> {
+        let files = [Some(&self.ca_file), Some(&self.cert), self.key.as_ref()];
+        let files = files.into_iter().flatten();
+        files
+            .map(|pem| match &pem.0 {
+                Source::File(path) => path.metadata().ok().map(|metadata| stamp(&metadata)),
+                Source::Inline(_) => None,
+            })
+            .collect()
     }
 
     fn failed(&self, setting: &'static str, pem: &Pem) -> impl Fn(TlsProblem) -> TlsError + use<> {
@@ -457,6 +472,14 @@ fn read_key(
     }
 }
 
+fn stamp(metadata: &Metadata) -> Stamp {
+    #[cfg(unix)]
+    let file = std::os::unix::fs::MetadataExt::ino(metadata);
+    #[cfg(not(unix))]
+    let file = 0;
+    (metadata.modified().ok(), metadata.len(), file)
+}
+
 fn contains(pem: &[u8], part: &[u8]) -> bool {
     pem.windows(part.len()).any(|window| window == part)
 }
@@ -471,9 +494,28 @@ pub(super) struct TlsSource {
     provider: Arc<CryptoProvider>,
     verifier: Arc<Verifier>,
     identity: Arc<Identity>,
+    /// The files when they were last read.
+    stamps: Mutex<Vec<Option<Stamp>>>,
 }
 
+/// What changes with the contents of a file: its time of modification and length, and on Unix the
+/// file itself.
+type Stamp = (Option<SystemTime>, u64, u64);
+
 impl TlsSource {
+    pub(super) fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        let stamps = self.settings.stamps();
+        // The value is only assigned, so it is valid after a panic.
+        let mut last = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last == stamps {
+            return Ok(false);
+        }
+        // A file that changes while it is read has another stamp the next time.
+        *last = stamps;
+        drop(last);
+        self.reload().map(|()| true)
+    }
+
     pub(super) fn reload(&self) -> Result<(), TlsError> {
         let settings = &self.settings;
         let (authorities, identity) = settings.read(&self.provider)?;

@@ -707,13 +707,22 @@ async fn renewed_certificates_are_used_after_a_reload() {
     assert_eq!(both_ways(&old).await, [true; 2]);
     write(&new);
     assert_eq!(both_ways(&new).await, [false; 2], "without a reload");
-    tls.reload().unwrap();
+    assert!(tls.reload_if_changed().unwrap());
     assert_eq!(both_ways(&new).await, [true; 2]);
     assert_eq!(both_ways(&old).await, [false; 2]);
+    assert!(!tls.reload_if_changed().unwrap());
     std::fs::write(&cert, "").unwrap();
-    let error = tls.reload().unwrap_err();
-    assert_eq!(error.setting(), "cert", "{error}");
+    for error in [
+        tls.reload_if_changed().unwrap_err(),
+        tls.reload().unwrap_err(),
+    ] {
+        assert_eq!(error.setting(), "cert", "{error}");
+    }
+    assert!(!tls.reload_if_changed().unwrap());
     assert_eq!(both_ways(&new).await, [true; 2], "after an error");
+    write(&old);
+    assert!(tls.reload_if_changed().unwrap());
+    assert_eq!(both_ways(&old).await, [true; 2]);
     std::fs::remove_dir_all(&scratch).unwrap();
 }
 
