@@ -10,6 +10,7 @@ use daskwire_pickle::Protocol;
 
 use crate::pickling::Pickling;
 use crate::protocol::{FromWorker, Unknown};
+use crate::release::is_of_rust;
 use crate::{Key, Release, Value};
 
 /// The form in which a client submits tasks.
@@ -275,6 +276,10 @@ impl Release {
     /// not run Dask.
     pub fn of_versions(versions: &Value) -> Option<Self> {
         let packages = versions.get("packages")?;
+        // Its other packages are those of its workers.
+        if is_of_rust(versions) {
+            return None;
+        }
         let version = match packages.get("distributed") {
             Some(version) => version.as_str(),
             // Lists of names and versions, before 2.0.

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::Value;
+
 /// A release of `distributed`, such as 2026.8.0. Anything after the three
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
@@ -131,6 +133,19 @@ impl fmt::Display for UnsupportedPeer {
 }
 
 impl core::error::Error for UnsupportedPeer {}
+
+/// The name of this implementation among the packages of `versions`.
+pub const PACKAGE: &str = "daskwire";
+
+/// Whether a reply to `versions` is that of a peer in Rust.
+pub fn is_of_rust(versions: &Value) -> bool {
+    rust_version(versions).is_some()
+}
+
+/// The version of the peer in Rust that replied to `versions`; `None` if it is in Python.
+pub fn rust_version(versions: &Value) -> Option<&str> {
+    versions.get("packages")?.get(PACKAGE)?.as_str()
+}
 
 impl Release {
     /// Returns the release with these numbers.

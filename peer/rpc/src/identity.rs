@@ -7,7 +7,7 @@ use daskwire::msgpack::Writer;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireFormat};
 use daskwire_messages::protocol::{ProtocolError, WorkerStatus, body_in};
-use daskwire_messages::release::UnsupportedRelease;
+use daskwire_messages::release::{UnsupportedRelease, rust_version};
 use daskwire_messages::{Release, Value};
 
 use crate::RequestError;
@@ -27,6 +27,8 @@ pub struct Identity {
     pub workers: Vec<WorkerIdentity>,
     /// The scheduler's release of Dask, if [`identity`] found it.
     pub release: Option<Release>,
+    /// The version of daskwire, if [`identity`] found that the scheduler is in Rust.
+    pub rust_version: Option<String>,
 }
 
 /// The identity of a worker.
@@ -146,11 +148,14 @@ pub async fn identity(
 
 async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
     let mut identity = Identity::from_value(&request(comm, "identity").await?)?;
-    identity.release = match request(comm, "versions").await {
-        Ok(versions) => Release::of_versions(&versions),
-        Err(IdentityError::Answer(_)) => None,
+    match request(comm, "versions").await {
+        Ok(versions) => {
+            identity.release = Release::of_versions(&versions);
+            identity.rust_version = rust_version(&versions).map(str::to_owned);
+        }
+        Err(IdentityError::Answer(_)) => {}
         Err(error) => return Err(error),
-    };
+    }
     Ok(identity)
 }
 
@@ -217,6 +222,7 @@ impl Identity {
                 .map(|(address, about)| WorkerIdentity::from_value(display(address), about))
                 .collect(),
             release: None,
+            rust_version: None,
         })
     }
 }

@@ -71,6 +71,13 @@ pub(crate) fn table(identity: &Identity, now: f64) -> String {
     out
 }
 
+/// The version of Python that a peer runs on. One in Rust only claims a version in its handshake.
+pub(crate) fn python_of(identity: &Identity, agreement: &Agreement<'_>) -> Option<[u64; 3]> {
+    agreement
+        .peer_python
+        .filter(|_| identity.rust_version.is_none())
+}
+
 /// The document of `daskwire identity --json`, described in `JSON.md`.
 pub(crate) fn document(identity: &Identity, agreement: &Agreement<'_>) -> Json {
     let layout = match agreement.layout {
@@ -84,7 +91,8 @@ pub(crate) fn document(identity: &Identity, agreement: &Agreement<'_>) -> Json {
         "address": identity.address,
         "started": identity.started,
         "release": identity.release.map(|release| release.to_string()),
-        "python": agreement.peer_python.map(dotted),
+        "daskwire": identity.rust_version,
+        "python": python_of(identity, agreement).map(dotted),
         "layout": layout,
         "pickle_protocol": agreement.negotiated.pickle_protocol,
         "workers": identity.workers.iter().map(worker_json).collect::<Vec<_>>(),

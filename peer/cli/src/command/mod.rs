@@ -336,9 +336,11 @@ async fn identity(arguments: &Identity) -> Result {
     let release = identity
         .release
         .map(|release| format!("distributed {release}"));
-    let python = agreement.peer_python;
+    let rust = identity.rust_version.as_ref();
+    let rust = rust.map(|version| format!("daskwire {version}"));
+    let python = identity::python_of(&identity, &agreement);
     let python = python.map(|[major, minor, micro]| format!("Python {major}.{minor}.{micro}"));
-    let runs_on: Vec<String> = release.into_iter().chain(python).collect();
+    let runs_on: Vec<String> = rust.into_iter().chain(release).chain(python).collect();
     let mut facts = String::new();
     if !runs_on.is_empty() {
         facts = format!("\n  runs on    {}", runs_on.join(", "));

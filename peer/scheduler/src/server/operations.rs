@@ -369,10 +369,7 @@ impl Shared {
                 "the workers cannot be asked for their state",
             );
         };
-        let versions = Value::dict([
-            ("scheduler", super::requests::versions(None)),
-            ("workers", versions),
-        ]);
+        let versions = Value::dict([("scheduler", self.versions(None)), ("workers", versions)]);
         Reply::Value(Value::dict([
             ("scheduler", self.dump(&request.exclude)),
             ("workers", states),

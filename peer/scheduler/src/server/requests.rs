@@ -9,6 +9,7 @@ use daskwire_messages::protocol::{
     ReplyStatus, Request, Unknown, WorkerNames,
 };
 use daskwire_messages::quantity::seconds_of;
+use daskwire_messages::release::PACKAGE;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::channel::{Channel, Ends};
 use daskwire_rpc::event;
@@ -122,7 +123,7 @@ impl Shared {
             Request::Identity(request) => Reply::Value(self.identity(request.n_workers)),
             Request::Ping(_) => Reply::Value(Value::bytes(&b"pong"[..])),
             Request::Echo(request) => Reply::Value(request.data),
-            Request::Versions(request) => Reply::Value(versions(request.packages)),
+            Request::Versions(request) => Reply::Value(self.versions(request.packages)),
             Request::HeartbeatWorker(request) => {
                 let is_closing = self.is_closing.load(Ordering::Acquire);
                 let interval = self.with_machine(|machine| {
@@ -338,6 +339,37 @@ impl Shared {
         })
     }
 
+    /// The versions in the form of Dask's. The scheduler has no packages of Python, and none of
+    /// their versions matters to it, so that it reports those on which the workers agree: a check
+    /// of a client then warns only of clients and workers that differ.
+    // ROLES SCHEDULER-2
+    pub(super) fn versions(&self, further: Option<Vec<String>>) -> Value {
+        const PACKAGES: [&str; 10] = [
+            "python",
+            "dask",
+            "distributed",
+            "msgpack",
+            "cloudpickle",
+            "tornado",
+            "toolz",
+            "numpy",
+            "pandas",
+            "lz4",
+        ];
+        let packages = PACKAGES.map(str::to_owned).into_iter();
+        let packages = packages.chain(further.unwrap_or_default());
+        let own = (PACKAGE.to_owned(), Value::from(env!("CARGO_PKG_VERSION")));
+        let packages: Vec<(String, Value)> = self.inspect(|state| {
+            let packages = packages.map(|package| {
+                let version = state.common_version(&package);
+                let version = version.map_or(Value::None, Value::from);
+                (package, version)
+            });
+            packages.chain([own]).collect()
+        });
+        Value::dict([("host", host()), ("packages", Value::dict(packages))])
+    }
+
     pub(super) fn identity(&self, count: Option<i64>) -> Value {
         // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
@@ -373,21 +405,8 @@ fn installs_routing(request: &Unknown) -> bool {
     request.op == "run_function" && function()
 }
 
-/// The versions in the form of Dask's. The packages are those of Python, which the scheduler does
-/// not have.
-pub(super) fn versions(further: Option<Vec<String>>) -> Value {
-    const PACKAGES: [&str; 10] = [
-        "python",
-        "dask",
-        "distributed",
-        "msgpack",
-        "cloudpickle",
-        "tornado",
-        "toolz",
-        "numpy",
-        "pandas",
-        "lz4",
-    ];
+/// What the scheduler says about its machine, in the form of Dask's.
+fn host() -> Value {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "None".to_owned());
     let os = match std::env::consts::OS {
         "linux" => "Linux",
@@ -395,7 +414,7 @@ pub(super) fn versions(further: Option<Vec<String>>) -> Value {
         "windows" => "Windows",
         other => other,
     };
-    let host = [
+    Value::dict([
         ("python", Value::None),
         ("python-bits", Value::from(usize::BITS)),
         ("OS", Value::from(os)),
@@ -410,16 +429,5 @@ pub(super) fn versions(further: Option<Vec<String>>) -> Value {
         ),
         ("LC_ALL", Value::from(variable("LC_ALL"))),
         ("LANG", Value::from(variable("LANG"))),
-    ];
-    let packages = PACKAGES.map(str::to_owned).into_iter();
-    let packages = packages.chain(further.unwrap_or_default());
-    let packages = packages.map(|package| (package, Value::None));
-    let own = (
-        "daskwire".to_owned(),
-        Value::from(env!("CARGO_PKG_VERSION")),
-    );
-    Value::dict([
-        ("host", Value::dict(host)),
-        ("packages", Value::dict(packages.chain([own]))),
     ])
 }

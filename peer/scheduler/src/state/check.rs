@@ -95,6 +95,11 @@ impl State {
             packages.add(&worker.packages);
         }
         assert_eq!(packages, self.packages);
+        let mut packages = AllPackages::default();
+        for client in self.clients.values() {
+            packages.add(&client.packages);
+        }
+        assert_eq!(packages, self.client_packages);
         self.check_pool();
         self.check_topics();
         self.extensions.check();

@@ -38,7 +38,9 @@ impl State {
         if let Some(old) = self.by_name.get(name).copied() {
             self.remove_client(old);
         }
-        self.insert_client(id, name);
+        let packages = Packages::read(versions);
+        let warning = self.packages.warning(&packages, "Client");
+        self.insert_client(id, name, packages);
         self.totals.clients_added += 1;
         self.log(
             &["all", name],
@@ -46,14 +48,15 @@ impl State {
             [("client", Value::from(name))],
         );
         let start = StreamStart {
-            warning: Some(self.packages.warning(&Packages::read(versions), "Client")),
+            warning: Some(warning),
             error: Some(String::new()),
             ..StreamStart::default()
         };
         self.send_client(id, start);
     }
 
-    pub(super) fn insert_client(&mut self, id: ClientId, name: &str) {
+    pub(super) fn insert_client(&mut self, id: ClientId, name: &str, packages: Packages) {
+        self.client_packages.add(&packages);
         let name: Arc<str> = name.into();
         self.by_name.insert(Arc::clone(&name), id);
         self.topics.client_joined(&name);
@@ -63,6 +66,7 @@ impl State {
             is_behind: false,
             unreported: None,
             unknown_ops: UnknownOps::default(),
+            packages,
         };
         self.clients.insert(id, client);
         if !id.has_stream() {
@@ -111,6 +115,7 @@ impl State {
             return;
         };
         self.by_name.remove(&client.name);
+        self.client_packages.remove(&client.packages);
         self.topics.client_left(&client.name);
         let name = &*client.name;
         self.log(
@@ -229,7 +234,7 @@ impl State {
             self.named_count += 1;
             ClientId(ClientId::FIRST_NAMED.0 + self.named_count)
         };
-        self.insert_client(id, name);
+        self.insert_client(id, name, Packages::default());
         id
     }
 

@@ -337,8 +337,9 @@ pub struct State {
     /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
     /// workers.
     has_seen_python: bool,
-    /// The packages of the workers.
+    /// The packages of the workers, and those of the clients.
     packages: AllPackages,
+    client_packages: AllPackages,
     durations: Durations,
     submission_count: u64,
     generation: u64,
@@ -478,6 +479,7 @@ impl State {
             by_silence: BTreeSet::new(),
             has_seen_python: false,
             packages: AllPackages::default(),
+            client_packages: AllPackages::default(),
             durations: Durations::new(&policy.durations),
             submission_count: 0,
             generation: 0,

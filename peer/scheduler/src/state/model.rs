@@ -248,6 +248,7 @@ pub(super) struct Client {
     /// The first task whose result is to be sent again; `None` if there are none.
     pub(super) unreported: Option<TaskId>,
     pub(super) unknown_ops: UnknownOps,
+    pub(super) packages: Packages,
 }
 
 #[derive(Debug)]

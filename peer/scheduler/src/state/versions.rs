@@ -7,14 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::FIRST_SERVED;
 use daskwire_messages::Release;
 use daskwire_messages::Value;
-use daskwire_messages::release::UnsupportedPeer;
+use daskwire_messages::release::{UnsupportedPeer, is_of_rust};
+
+use super::State;
 
 /// The versions of a peer's packages, including Python; empty for peers without
 /// Python.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Packages(BTreeMap<String, String>);
 
-/// The packages of all workers with Python.
+/// The packages of all workers or clients with Python.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct AllPackages {
     peer_count: usize,
@@ -50,12 +52,15 @@ pub(super) fn check(versions: &Value, role: &'static str) -> Result<(), Unsuppor
 }
 
 impl Packages {
-    /// Parses the versions that a peer registers with. A peer without Python has no packages: it
-    /// may register the versions of the scheduler, to which all of them are unknown.
+    /// Parses the versions that a peer registers with. A peer in Rust has none of its own: it
+    /// registers those of the scheduler.
     pub(super) fn read(versions: &Value) -> Self {
         let Some(Value::Dict(packages)) = versions.get("packages") else {
             return Self::default();
         };
+        if is_of_rust(versions) {
+            return Self::default();
+        }
         let is_python = |(name, version): &(Value, Value)| {
             let is_there = version.as_str().is_some_and(|version| version != "None");
             name.as_str() == Some("python") && is_there
@@ -70,6 +75,20 @@ impl Packages {
             Some((name.to_owned(), version.to_owned()))
         });
         Self(named.take(MAX_COUNT).collect())
+    }
+}
+
+impl State {
+    /// The version of a package that workers with Python have, or without such workers that of the
+    /// clients; `None` if versions differ, or none of them has the package.
+    pub(crate) fn common_version(&self, package: &str) -> Option<&str> {
+        let all = match self.packages.peer_count {
+            0 => &self.client_packages,
+            _ => &self.packages,
+        };
+        let counts = all.counts.get(package)?;
+        let (version, count) = counts.first_key_value()?;
+        (*count == all.peer_count && version != "None").then_some(version)
     }
 }
 
@@ -247,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn peers_without_python_have_no_packages() {
-        let unknown = [("python", Value::None), ("numpy", Value::None)];
+    fn peers_in_rust_have_no_packages() {
+        let python = [("python", Value::from("3.13")), ("numpy", Value::None)];
         let own = ("daskwire", Value::from("0.1.0"));
-        let packages = Value::dict(unknown.into_iter().chain([own]));
+        let packages = Value::dict(python.into_iter().chain([own]));
         let read = Packages::read(&Value::dict([("packages", packages)]));
         assert_eq!(read, Packages::default());
     }

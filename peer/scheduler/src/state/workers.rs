@@ -7,7 +7,7 @@ use std::sync::Arc;
 use daskwire_comm::Address;
 use daskwire_messages::protocol::{
     FromWorker, Keys, LogEvent, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker,
-    TaskFinished, WorkerStatus,
+    TaskErred, TaskFinished, WorkerStatus,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::Stimulus;
@@ -24,6 +24,10 @@ use super::submission::{Failure, Resources, worker_name};
 use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
 use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
+use crate::step;
+
+/// The run of a task that a worker has not run, in its reports.
+const NO_RUN: i64 = -1;
 
 const MAX_THREADS: u32 = 1 << 16;
 
@@ -208,18 +212,23 @@ impl State {
         match message {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),
             FromWorker::TaskErred(message) => {
-                if let Some(task) = self.ended(id, &message.key, message.run_id) {
-                    if self.tasks[task].retries == 0 {
+                let ended = self.ended(id, &message.key, message.run_id);
+                let erred = match ended {
+                    Some(task) => vec![task],
+                    None => self.without_input(id, &message),
+                };
+                for task in erred {
+                    if self.tasks[task].retries == 0 && ended.is_some() {
                         self.record_erred(id, &message);
                     }
                     let failure = Arc::new(Failure {
-                        exception: match message.exception {
+                        exception: match &message.exception {
                             // Python clients cannot handle a missing exception.
                             Value::None => Value::from("the worker reported no exception"),
-                            exception => exception,
+                            exception => exception.clone(),
                         },
-                        traceback: message.traceback,
-                        cause: Some(message.key),
+                        traceback: message.traceback.clone(),
+                        cause: Some(self.tasks[task].key.clone()),
                     });
                     self.task_erred(id, task, &failure);
                 }
@@ -429,6 +438,30 @@ impl State {
             self.make_ready(id);
         }
         processed
+    }
+
+    /// Returns the tasks that wait on a worker for data that it cannot read, for example because
+    /// it does not have the transport of the holders, or cannot deserialize the data. A worker of
+    /// Dask then reports an error of the data, as if it had run the task, and waits for ever.
+    // ROLES SCHEDULER-9
+    fn without_input(&self, worker: WorkerId, message: &TaskErred) -> Vec<TaskId> {
+        let data = self.by_key.get(&message.key);
+        let data = data.map(|id| &self.tasks[*id]);
+        let (Some(data), Some(worker)) = (data, self.workers.get(&worker)) else {
+            return Vec::new();
+        };
+        if message.run_id != NO_RUN || !matches!(data.stage, TaskStage::Memory) {
+            return Vec::new();
+        }
+        let (mut few, many) = (&worker.processing, &data.dependents);
+        let is_waiting = |id: &&TaskId| {
+            step();
+            worker.processing.contains(id) && data.dependents.contains(id)
+        };
+        if many.len() < few.len() {
+            few = many;
+        }
+        few.iter().filter(is_waiting).copied().collect()
     }
 
     pub(super) fn task_finished(&mut self, id: WorkerId, message: TaskFinished) {

@@ -426,3 +426,43 @@ fn the_notice_of_a_lost_worker_names_its_tasks() {
          1 lost pieces of data that nothing can compute: data"
     );
 }
+
+/// A worker that has no transport to the holder of its input, or cannot deserialize the input.
+// ROLES SCHEDULER-9
+#[test]
+fn tasks_without_readable_input_fail() {
+    let mut cluster = Cluster::new();
+    let holder = cluster.worker("tls://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    cluster.finish(holder, "x");
+    let reader = cluster.worker("tcp://b:1", 2);
+    let on_reader = [("workers", Value::list(["tcp://b:1"]))];
+    let tasks = [add("y", &["x"]), add("z", &[])];
+    cluster.submit_with(client, tasks, &["y", "z"], &on_reader);
+    assert_eq!(cluster.assigned_to("y"), Some(reader));
+    cluster.sent_to_client(client);
+    let erred = |run_id| TaskErred {
+        key: Key::from("x"),
+        run_id,
+        exception: Value::from("no transport"),
+        ..TaskErred::default()
+    };
+    // The report of an earlier run of the input.
+    cluster.report(reader, erred(1));
+    assert_eq!(cluster.status("y"), Some(TaskState::Processing));
+    cluster.sent_to_worker(reader);
+    cluster.report(reader, erred(-1));
+    assert_eq!(cluster.status("y"), Some(TaskState::Erred));
+    assert_eq!(cluster.status("x"), Some(TaskState::Memory));
+    assert_eq!(cluster.status("z"), Some(TaskState::Processing));
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["task-erred y Exception: no transport"]
+    );
+    // The worker forgets the error, so that it can try again later.
+    assert_eq!(cluster.sent_to_worker(reader), ["free-keys x"]);
+    cluster.finish(reader, "z");
+    cluster.release(client, &["x", "y", "z"]);
+    cluster.assert_empty();
+}
