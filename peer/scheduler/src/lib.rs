@@ -216,6 +216,13 @@ impl Scheduler {
         self.shared.inspect(look)
     }
 
+    /// The time for which the state machine has handled no event. It handles one at least twice a
+    /// second, so that a longer time means that the scheduler hangs. Does not wait for the state
+    /// machine.
+    pub fn stalled_for(&self) -> Duration {
+        self.shared.stalled_for()
+    }
+
     /// Waits until at least `count` workers have joined. Returns `false` if the
     /// scheduler ends before that. Cancel safe.
     pub async fn wait_for_workers(&self, count: usize) -> bool {

@@ -99,37 +99,72 @@ impl Server {
         self.port
     }
 
-    /// Serves requests. `/metrics` is available once `metrics` returns them.
-    pub(crate) async fn serve(self, metrics: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        let metrics = Arc::new(metrics);
-        // The unfinished requests, the oldest first. It had the most time, and a client needs a few
-        // milliseconds.
-        let mut requests: VecDeque<JoinHandle<()>> = VecDeque::new();
-        loop {
-            let accepted = self.listener.accept().await;
-            requests.retain(|request| !request.is_finished());
-            if accepted.is_err() || requests.len() == MAX_CONNECTIONS {
-                requests.pop_front().inspect(JoinHandle::abort);
-            }
-            let Ok((stream, _)) = accepted else {
-                // The process may have no file descriptors left.
-                tokio::time::sleep(Duration::from_millis(150)).await;
-                continue;
-            };
-            let metrics = Arc::clone(&metrics);
-            requests.push_back(tokio::spawn(async move {
-                // A failed response concerns only its client, which has disconnected.
-                let _ = tokio::time::timeout(TIMEOUT, answer(stream, &*metrics)).await;
-            }));
+    /// Serves requests on a thread of its own, so that a role whose threads all wait is noticed.
+    /// `health` returns the reason why the role does not work, and `metrics` that why there are no
+    /// metrics.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system for a thread.
+    pub(crate) fn start(
+        self,
+        health: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        metrics: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let pages = Arc::new(Pages {
+            health: Box::new(health),
+            metrics: Box::new(metrics),
+        });
+        let listener = self.listener.into_std()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            // Metrics of a role that hangs keep a thread each.
+            .max_blocking_threads(4)
+            .build()?;
+        let thread = std::thread::Builder::new().name("http".to_owned());
+        thread.spawn(move || {
+            runtime.block_on(async {
+                // Fails only without an executor.
+                if let Ok(listener) = TcpListener::from_std(listener) {
+                    serve(&listener, &pages).await;
+                }
+            });
+        })?;
+        Ok(())
+    }
+}
+
+/// What the server answers.
+struct Pages {
+    health: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    metrics: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+}
+
+async fn serve(listener: &TcpListener, pages: &Arc<Pages>) {
+    // The unfinished requests, the oldest first. It had the most time, and a client needs a few
+    // milliseconds.
+    let mut requests: VecDeque<JoinHandle<()>> = VecDeque::new();
+    loop {
+        let accepted = listener.accept().await;
+        requests.retain(|request| !request.is_finished());
+        if accepted.is_err() || requests.len() == MAX_CONNECTIONS {
+            requests.pop_front().inspect(JoinHandle::abort);
         }
+        let Ok((stream, _)) = accepted else {
+            // The process may have no file descriptors left.
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            continue;
+        };
+        let pages = Arc::clone(pages);
+        requests.push_back(tokio::spawn(async move {
+            // A failed response concerns only its client, which has disconnected.
+            let _ = tokio::time::timeout(TIMEOUT, answer(stream, &pages)).await;
+        }));
     }
 }
 
 /// Answers one request, and closes the connection.
-async fn answer(
-    mut stream: TcpStream,
-    metrics: &(impl Fn() -> Option<String> + Sync),
-) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, pages: &Arc<Pages>) -> io::Result<()> {
     let Some(head) = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut stream)).await?? else {
         return Ok(());
     };
@@ -137,28 +172,38 @@ async fn answer(
     let mut line = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (line.next(), line.next().unwrap_or_default());
     let path = target.split(['?', '#']).next().unwrap_or_default();
+    const TEXT: &str = "text/plain; charset=utf-8";
+    const UNAVAILABLE: &str = "503 Service Unavailable";
     let (status, kind, body) = match (method, path) {
-        (Some("GET" | "HEAD"), "/health") => ("200 OK", "text/plain; charset=utf-8", "ok".into()),
-        (Some("GET" | "HEAD"), "/metrics") => match metrics() {
-            Some(metrics) => (
-                "200 OK",
-                "text/plain; version=0.0.4; charset=utf-8",
-                metrics,
-            ),
-            None => (
-                "503 Service Unavailable",
-                "text/plain; charset=utf-8",
-                "the worker is not registered yet\n".into(),
-            ),
+        (Some("GET" | "HEAD"), "/health") => match (pages.health)() {
+            Ok(()) => ("200 OK", TEXT, "ok".to_owned()),
+            Err(reason) => (UNAVAILABLE, TEXT, reason + "\n"),
         },
+        (Some("GET" | "HEAD"), "/metrics") => {
+            let pages = Arc::clone(pages);
+            let metrics = tokio::task::spawn_blocking(move || (pages.metrics)());
+            match metrics.await {
+                Ok(Ok(metrics)) => (
+                    "200 OK",
+                    "text/plain; version=0.0.4; charset=utf-8",
+                    metrics,
+                ),
+                Ok(Err(reason)) => (UNAVAILABLE, TEXT, reason + "\n"),
+                Err(_) => (
+                    "500 Internal Server Error",
+                    TEXT,
+                    "the metrics cannot be determined\n".to_owned(),
+                ),
+            }
+        }
         (Some("GET" | "HEAD"), _) => (
             "404 Not Found",
-            "text/plain; charset=utf-8",
+            TEXT,
             "there are /health and /metrics\n".to_owned(),
         ),
         _ => (
             "405 Method Not Allowed",
-            "text/plain; charset=utf-8",
+            TEXT,
             "only GET is allowed\n".to_owned(),
         ),
     };

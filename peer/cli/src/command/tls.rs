@@ -8,9 +8,11 @@ use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
 use daskwire_quic::{Quic, QuicOptions};
 use daskwire_tcp::{Tcp, TcpOptions};
+use serde_json::json;
 
 use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 /// TLS options, named as in Dask's commands.
 #[derive(Clone, Debug, Default, Args)]
@@ -122,8 +124,46 @@ impl TlsArguments {
     }
 }
 
-/// The transports of a role, which end a connection to a silent peer after a timeout.
-pub(crate) fn transports(tls: Option<Tls>, silence_timeout: Option<Duration>) -> Transports {
+/// Interval between checks whether certificates were renewed.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Reads certificates again whenever their files have changed, as long as the process runs.
+///
+/// # Errors
+///
+/// If no thread can be started.
+fn renew(tls: Tls) -> std::io::Result<()> {
+    // A thread of its own, because the files may be on a network.
+    let thread = std::thread::Builder::new().name("certificates".to_owned());
+    thread.spawn(move || {
+        loop {
+            std::thread::sleep(RENEWAL_INTERVAL);
+            let message = match tls.reload_if_changed() {
+                Ok(false) => continue,
+                Ok(true) => "new connections use the renewed certificates".to_owned(),
+                Err(error) => {
+                    format!("the earlier certificates stay, since the new ones fail: {error}")
+                }
+            };
+            terminal::event("notice", message, json!({}));
+        }
+    })?;
+    Ok(())
+}
+
+/// The transports of a role, which end a connection to a silent peer after a timeout, and use
+/// renewed certificates.
+///
+/// # Errors
+///
+/// If no thread can be started.
+pub(crate) fn transports(
+    tls: Option<Tls>,
+    silence_timeout: Option<Duration>,
+) -> Result<Transports> {
+    if let Some(tls) = &tls {
+        renew(tls.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
+    }
     let mut transports = match &tls {
         Some(tls) => daskwire_peer::transports_with_tls(tls),
         None => daskwire_peer::transports(),
@@ -140,7 +180,7 @@ pub(crate) fn transports(tls: Option<Tls>, silence_timeout: Option<Duration>) ->
         }
         transports = transports.with(Tcp::new(tcp));
     }
-    transports
+    Ok(transports)
 }
 
 /// Refuses addresses whose comms are not encrypted, as `distributed.comm.require-encryption` asks

@@ -8,6 +8,8 @@ mod diagnose;
 mod inspect;
 mod journey;
 mod old_schedulers;
+#[cfg(unix)]
+mod operators;
 mod pickle;
 #[cfg(unix)]
 mod processes;

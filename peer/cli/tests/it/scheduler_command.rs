@@ -191,8 +191,8 @@ fn settings_of_dask_are_honoured_or_named() {
         ),
         (&["--jupyter"], "--jupyter: this scheduler runs no Python"),
         (
-            &["--port", "1,2"],
-            "--protocol and --port: expected as many protocols as ports",
+            &["--port", "1,2,3", "--protocol", "tcp,tls"],
+            "--host, --interface, --protocol and --port: expected one item or 3 in each list",
         ),
         (
             &["--host", "tls://127.0.0.1", "--protocol", "tcp"],

@@ -71,6 +71,8 @@ pub(super) struct Shared {
     id: String,
     address: String,
     clock: Clock,
+    /// The time of the last event that the state machine has handled, in milliseconds.
+    handled_at: AtomicU64,
     /// Notified when a worker has joined, or has received or lost data.
     changed: Notify,
     /// Locked while data is moved or copied on request, and shared by the retirements of workers. The
@@ -255,6 +257,7 @@ impl Shared {
         // All workers and clients that are served have releases that read frames apart.
         let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
+        let clock = Clock::new();
         Self {
             waiting_count: AtomicUsize::new(0),
             work_left: Notify::new(),
@@ -274,7 +277,8 @@ impl Shared {
             log: Log::default(),
             id: format!("Scheduler-{}", daskwire_messages::key::identifier()),
             address,
-            clock: Clock::new(),
+            handled_at: AtomicU64::new(milliseconds(clock.now())),
+            clock,
             changed: Notify::new(),
             moving: RwLock::new(()),
             member_comm_count: AtomicUsize::new(0),
@@ -360,7 +364,7 @@ impl Shared {
         &self,
         act: impl FnOnce(&mut SchedulerMachine) -> R,
     ) -> Result<R, Panic> {
-        let (result, notices, reports) = {
+        let (result, notices, reports, now) = {
             let mut machine = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
                 machine.now = self.clock.now();
@@ -385,13 +389,22 @@ impl Shared {
                 result,
                 notices,
                 core::mem::take(&mut machine.outbox.reports),
+                machine.now,
             )
         };
+        self.handled_at
+            .fetch_max(milliseconds(now), Ordering::Relaxed);
         for report in &reports {
             emit(event::Level::Debug, || SchedulerEvent::Task(report));
         }
         notices.iter().for_each(|notice| self.notify(notice));
         result
+    }
+
+    /// The time since the last event.
+    pub(super) fn stalled_for(&self) -> Duration {
+        let handled = Duration::from_millis(self.handled_at.load(Ordering::Relaxed));
+        self.clock.now().saturating_sub(handled)
     }
 
     /// Calls `look` with the state.
@@ -613,6 +626,10 @@ async fn until(changed: &Notify, holds: impl Fn() -> bool) {
         }
         notified.await;
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The payload of a panic.

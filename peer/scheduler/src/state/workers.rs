@@ -443,7 +443,6 @@ impl State {
     /// Returns the tasks that wait on a worker for data that it cannot read, for example because
     /// it does not have the transport of the holders, or cannot deserialize the data. A worker of
     /// Dask then reports an error of the data, as if it had run the task, and waits for ever.
-    // ROLES SCHEDULER-9
     fn without_input(&self, worker: WorkerId, message: &TaskErred) -> Vec<TaskId> {
         let data = self.by_key.get(&message.key);
         let data = data.map(|id| &self.tasks[*id]);

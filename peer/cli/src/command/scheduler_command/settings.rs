@@ -52,7 +52,10 @@ impl Settings {
     ///
     /// A usage error, a setting that is invalid, or if the configuration cannot be read.
     pub(super) fn load(arguments: &SchedulerCommand) -> Result<Self> {
-        Self::new(arguments, &Config::load()?)
+        let config = Config::load()?;
+        #[cfg(feature = "tracing")]
+        crate::command::log::configure(&config)?;
+        Self::new(arguments, &config)
     }
 
     fn new(arguments: &SchedulerCommand, config: &Config) -> Result<Self> {
@@ -94,6 +97,8 @@ impl Settings {
     /// A setting that is invalid, or if the configuration cannot be read.
     pub(super) fn local(address: Address, dashboard: Option<HttpAddress>) -> Result<Self> {
         let config = Config::load()?;
+        #[cfg(feature = "tracing")]
+        crate::command::log::configure(&config)?;
         Ok(Self {
             listen: vec![address],
             contact: None,
@@ -150,7 +155,7 @@ impl Settings {
     pub(super) fn transports(&self, tls: &TlsArguments) -> Result<Transports> {
         let addresses: Vec<&Address> = self.listen.iter().collect();
         let tls = tls.or_configured(&self.tls, &addresses)?;
-        Ok(transports(tls, self.silence_timeout))
+        transports(tls, self.silence_timeout)
     }
 
     /// The options of comms that workers and clients open.
@@ -277,7 +282,8 @@ fn policy(config: &Config) -> Result<Policy> {
     Ok(policy)
 }
 
-/// The addresses to listen on.
+/// The addresses to listen on. As in Dask, the items of lists belong together by their position;
+/// unlike there, a single item holds for all of them.
 fn listen(arguments: &SchedulerCommand, config: &Config) -> Result<Vec<Address>> {
     let has_tls = arguments.tls.tls_ca_file.is_some();
     let scheme = match config.string("distributed.comm.default-scheme") {
@@ -285,51 +291,67 @@ fn listen(arguments: &SchedulerCommand, config: &Config) -> Result<Vec<Address>>
         Some(scheme) => scheme,
         None => "tcp".to_owned(),
     };
-    let (protocols, ports) = (&arguments.protocol, &arguments.port);
-    if (protocols.len() > 1 || ports.len() > 1) && protocols.len() != ports.len() {
-        return Err(Failure::usage(
-            "--protocol and --port: expected as many protocols as ports",
-        ));
-    }
-    let host = match (&arguments.host, &arguments.interface) {
-        (Some(host), _) => host.clone(),
-        (None, Some(interface)) => interface_address(interface)?,
-        (None, None) => String::new(),
+    let interfaces = arguments.interface.iter();
+    let interfaces: Result<Vec<String>> = interfaces.map(|name| interface_address(name)).collect();
+    let interfaces = interfaces?;
+    let hosts = match arguments.host.is_empty() {
+        true => &interfaces,
+        false => &arguments.host,
     };
+    let (protocols, ports) = (&arguments.protocol, &arguments.port);
+    let lens = [hosts.len(), protocols.len(), ports.len()];
+    let count = lens.into_iter().max().unwrap_or_default().max(1);
+    if lens.into_iter().any(|len| len > 1 && len != count) {
+        return Err(Failure::usage(format_args!(
+            "--host, --interface, --protocol and --port: expected one item or {count} in each list"
+        )));
+    }
+    let addresses = (0..count).map(|index| {
+        let host = item(hosts, index).map_or("", String::as_str);
+        let protocol = item(protocols, index).map(|protocol| protocol.trim_end_matches("://"));
+        let port = item(ports, index).copied().unwrap_or(match index {
+            0 => PORT,
+            _ => 0,
+        });
+        address_of(host, protocol, &scheme, port)
+    });
+    addresses.collect()
+}
+
+/// The item of a list for a listener.
+fn item<T>(list: &[T], index: usize) -> Option<&T> {
+    match list {
+        [one] => Some(one),
+        _ => list.get(index),
+    }
+}
+
+/// The address for a `--host`, which may have a scheme and a port.
+fn address_of(host: &str, protocol: Option<&str>, scheme: &str, port: u16) -> Result<Address> {
     let (own, host) = match host.split_once("://") {
         Some((scheme, host)) => (Some(scheme), host),
-        None => (None, &*host),
+        None => (None, host),
     };
     let host = match host.strip_prefix(':') {
         _ if host.is_empty() => ANY.to_owned(),
         Some(port) => format!("{ANY}:{port}"),
         None => host.to_owned(),
     };
-    let count = protocols.len().max(1);
-    let addresses = (0..count).map(|index| {
-        let protocol = protocols.get(index);
-        let protocol = protocol.map(|protocol| protocol.trim_end_matches("://"));
-        if let (Some(own), Some(protocol)) = (own, protocol)
-            && own != protocol
-        {
-            return Err(Failure::usage(format_args!(
-                "--host has the scheme {own}, but --protocol is {protocol}"
-            )));
-        }
-        let scheme = protocol.or(own).unwrap_or(&scheme);
-        let address = format!("{scheme}://{host}");
+    if let (Some(own), Some(protocol)) = (own, protocol)
+        && own != protocol
+    {
+        return Err(Failure::usage(format_args!(
+            "--host has the scheme {own}, but --protocol is {protocol}"
+        )));
+    }
+    let scheme = protocol.or(own).unwrap_or(scheme);
+    let address = format!("{scheme}://{host}");
+    if ["tcp", "tls", "quic"].contains(&scheme) {
         let invalid = |error| Failure::usage(format_args!("--host {host}: {error}"));
-        let port = ports.get(index).copied().unwrap_or(match index {
-            0 => PORT,
-            _ => 0,
-        });
-        if ["tcp", "tls", "quic"].contains(&scheme) {
-            Address::parse_with_port(&address, port).map_err(invalid)
-        } else {
-            address_with(&address, scheme)
-        }
-    });
-    addresses.collect()
+        Address::parse_with_port(&address, port).map_err(invalid)
+    } else {
+        address_with(&address, scheme)
+    }
 }
 
 /// The address by which others reach a listener. For one at all interfaces, it has the address of

@@ -446,8 +446,12 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         let server = server.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
         builder = builder.service("dashboard", server.port());
         let (worker, namespace) = (Arc::clone(&started), settings.namespace.clone());
-        let metrics = move || Some(metrics::metrics(worker.get()?, &namespace));
-        tokio::spawn(server.serve(metrics));
+        let metrics = move || match worker.get() {
+            Some(worker) => Ok(metrics::metrics(worker, &namespace)),
+            None => Err("the worker is not registered yet".to_owned()),
+        };
+        let served = server.start(|| Ok(()), metrics);
+        served.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
     }
     #[cfg(target_os = "linux")]
     if let Some(python) = &arguments.python {

@@ -92,7 +92,10 @@ impl Settings {
     ///
     /// As [`new`](Self::new), or if the configuration cannot be read.
     pub(super) fn load(arguments: &WorkerArguments) -> Result<Self> {
-        Self::new(arguments, &Config::load()?)
+        let config = Config::load()?;
+        #[cfg(feature = "tracing")]
+        crate::command::log::configure(&config)?;
+        Self::new(arguments, &config)
     }
 
     /// Combines the command line with the configuration.
@@ -329,7 +332,7 @@ impl Settings {
     ) -> Result<Transports> {
         let addresses: Vec<&Address> = addresses.iter().collect();
         let tls = tls.or_configured(&self.tls, &addresses)?;
-        Ok(transports(tls, self.silence_timeout))
+        transports(tls, self.silence_timeout)
     }
 
     /// The lifetime of this worker, staggered so that the workers of a cluster do not all

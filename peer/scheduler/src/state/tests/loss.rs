@@ -428,7 +428,6 @@ fn the_notice_of_a_lost_worker_names_its_tasks() {
 }
 
 /// A worker that has no transport to the holder of its input, or cannot deserialize the input.
-// ROLES SCHEDULER-9
 #[test]
 fn tasks_without_readable_input_fail() {
     let mut cluster = Cluster::new();
