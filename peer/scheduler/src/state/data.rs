@@ -100,9 +100,8 @@ impl State {
                 task.who_has.contains(&id)
                     || matches!(task.stage, TaskStage::Processing(on) if on == id)
             });
-            if !is_used && let Some(worker) = self.workers.get_mut(&id) {
-                worker.deletions.insert(key);
-                self.with_deletions.insert(id);
+            if !is_used {
+                self.add_deletion(id, key);
             }
         }
     }
@@ -251,17 +250,23 @@ impl State {
         for holder in core::mem::take(&mut task.who_has) {
             if let Some(worker) = self.workers.get_mut(&holder) {
                 worker.has.remove(&id);
-                worker.nbytes -= u128::from(task.nbytes);
-                worker.deletions.insert(task.key.clone());
-                self.with_deletions.insert(holder);
+                worker.nbytes -= u128::from(self.tasks[id].nbytes);
+                self.delete_later(holder, id);
             }
         }
     }
 
     /// Has a worker delete what it has under the key of a task, with the next deletions.
     pub(super) fn delete_later(&mut self, on: WorkerId, id: TaskId) {
+        self.add_deletion(on, self.tasks[id].key.clone());
+    }
+
+    fn add_deletion(&mut self, on: WorkerId, key: Key) {
         if let Some(worker) = self.workers.get_mut(&on) {
-            worker.deletions.insert(self.tasks[id].key.clone());
+            if worker.deletions.is_empty() {
+                worker.deletions_since = self.submission_count;
+            }
+            worker.deletions.insert(key);
             self.with_deletions.insert(on);
         }
     }

@@ -296,6 +296,8 @@ pub(super) struct Worker {
     pub(super) dropping: BTreeMap<Key, Duration>,
     /// Results that the worker may delete.
     pub(super) deletions: BTreeSet<Key>,
+    /// The number of submissions before the first of the deletions.
+    pub(super) deletions_since: u64,
     /// Length in bytes of the tasks sent to the worker since all messages were last known to
     /// be written.
     pub(super) unwritten_len: usize,

@@ -80,6 +80,7 @@ impl State {
             user,
             generation,
             order,
+            submission,
             ..
         } = task.priority;
         let demands = &run_spec.demands;
@@ -113,7 +114,11 @@ impl State {
         // them.
         let random = next(&mut self.random);
         let mut stale = Vec::new();
-        if worker.deletions.remove(&message.key) {
+        if worker.deletions_since < submission {
+            // A worker in Python knows tasks that these results depend on, and their
+            // dependencies, which may be others now.
+            stale.extend(core::mem::take(&mut worker.deletions));
+        } else if worker.deletions.remove(&message.key) {
             stale.push(message.key.clone());
         }
         let task = &self.tasks[id];

@@ -114,6 +114,7 @@ impl State {
             pace: 0.0,
             dropping: BTreeMap::new(),
             deletions: BTreeSet::new(),
+            deletions_since: 0,
             unwritten_len: 0,
             last_seen: self.now,
             unknown_ops: UnknownOps::default(),

@@ -301,6 +301,36 @@ fn step_8_the_run_spec_of_z_persists() {
 }
 
 #[test]
+fn a_worker_deletes_results_before_it_gets_tasks_that_were_submitted_later() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 2);
+    let client = cluster.client("me");
+    cluster.submit(
+        client,
+        [add("x", &["w"]), add("w", &[]), add("y", &["x"])],
+        &["y"],
+    );
+    cluster.finish(worker, "w");
+    cluster.finish(worker, "x");
+    cluster.pass(500);
+    cluster.finish(worker, "y");
+    cluster.pass(500);
+    cluster.release(client, &["y"]);
+    cluster.sent_to_worker(worker);
+    // A worker in Python knows x and its dependencies as long as it has y: the new x, which has
+    // none, would wait for w.
+    cluster.submit(client, [add("x", &[]), add("z", &["x"])], &["z"]);
+    assert_eq!(
+        cluster.sent_to_worker(worker),
+        ["free-keys y", "compute-task x"]
+    );
+    // Results of the same graph are deleted later.
+    cluster.finish(worker, "x");
+    cluster.finish(worker, "z");
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task z"]);
+}
+
+#[test]
 fn does_not_delete_data_under_a_reused_key() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
