@@ -4,6 +4,8 @@
 //! and its state machine.
 
 #[doc(inline)]
+#[cfg(target_os = "linux")]
+pub use daskwire_scheduler::PythonOptions;
 pub use daskwire_scheduler::{
     FIRST_SERVED, LeaveReason, LeftTasks, Notice, NoticeCallback, Options, Policy, Scheduler,
     ServeError, StartError,

@@ -10,6 +10,8 @@ Long frames stay in shared memory (memfd), and only a descriptor of it is sent.
 Received memory is mapped copy-on-write, so that a task may write to its inputs, as in
 Dask, without changing them for other tasks.
 
+A scheduler (`daskwire scheduler --python`) has helpers instead, which run `scheduler.py`.
+
 One further process is the host, started on demand. It runs code that has state or
 answers peers: plugins, P2P shuffles, actors, and the functions of `Client.run`. Its
 `Host` object is a worker of distributed that was never started; the worker in Rust
@@ -53,7 +55,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from time import sleep, thread_time
-from types import CoroutineType, FunctionType, SimpleNamespace
+from types import CoroutineType, FunctionType, ModuleType, SimpleNamespace
 from urllib.parse import urlsplit
 
 import msgpack
@@ -2170,6 +2172,15 @@ def run_host(link, start):
     end_process(end)
 
 
+def run_helper(link, source):
+    """Answers requests of a scheduler with the module that it sends, `scheduler.py`."""
+    module = ModuleType("daskwire.scheduler")
+    sys.modules[module.__name__] = module
+    exec(compile(source, "daskwire/scheduler.py", "exec"), module.__dict__)
+    with contextlib.suppress(BrokenPipeError):
+        module.serve(link)
+
+
 def main(sock):
     """Forks a process for each socket that the worker sends, and ends those processes.
 
@@ -2245,6 +2256,9 @@ def run(sock):
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     start = read(frames)
+    if start["op"] == "start-helper":
+        run_helper(link, start["module"])
+        return
     # Modules that clients upload are imported from there.
     sys.path.insert(0, start["local_directory"])
     if start["is_host"]:

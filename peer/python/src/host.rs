@@ -131,13 +131,14 @@ impl Host {
         panic_flag: PanicFlag,
     ) -> io::Result<Arc<Self>> {
         // Plugins may log events while they are set up.
-        let early = |message| {
+        let is_ready = |message| {
+            let is_ready = matches!(message, FromPython::PythonReady(_));
             if let Some(event) = HostEvent::of_message(message) {
                 on(event);
             }
-            Ok(())
+            Ok(is_ready)
         };
-        let (socket, receiving, child) = process::start(template, start, memory, early)?;
+        let (socket, receiving, child) = process::start(template, start, memory, is_ready)?;
         let (commands, queue) = mpsc::channel();
         let (draining, is_drained) = mpsc::channel();
         let host = Arc::new(Self {

@@ -3,14 +3,15 @@
 //!
 //! A [`Template`] starts an [`Interpreter`], which imports Dask once, and forks it for each
 //! further process. The module that the processes run is `daskwire/worker.py`, compiled into
-//! the program. There are two kinds of them:
+//! the program. There are three kinds of them:
 //!
 //! * an [`Executor`] runs one task at a time, in a process of its own or in a thread of a
 //!   host;
 //! * a [`Host`] runs code with state, such as plugins and actors, and answers requests over
-//!   comms. It reports [`HostEvent`]s.
+//!   comms. It reports [`HostEvent`]s;
+//! * a [`Helper`] answers requests of a scheduler, with the module `daskwire/scheduler.py`.
 //!
-//! A process whose program ends, or drops its `Executor` or `Host`, is killed, with the
+//! A process whose program ends, or drops its `Executor`, `Host` or `Helper`, is killed, with the
 //! processes that it has started. Long frames of messages are in [`SharedMemory`], which
 //! processes can only read. Nothing is deserialized here.
 //!
@@ -34,14 +35,16 @@
 //! # }
 //! ```
 //!
-//! Who uses it: `daskwire-worker`. Programs name that as `daskwire_peer::worker`, whose
-//! `Builder::python` sets the interpreter. The messages of the processes are those of
+//! Who uses it: `daskwire-worker` and `daskwire-scheduler`. Programs name these as
+//! `daskwire_peer::worker`, whose `Builder::python` sets the interpreter, and
+//! `daskwire_peer::scheduler`, whose `Options::python` does. The messages of the processes are those of
 //! `daskwire_messages::protocol`, and change with this crate.
 #![cfg(target_os = "linux")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
+mod helper;
 mod host;
 mod link;
 mod memory;
@@ -54,6 +57,7 @@ use std::fs;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use fuzzing::read_from_python;
+pub use helper::Helper;
 pub use host::{Host, HostCallback, HostEvent};
 pub use link::Link;
 pub use memory::SharedMemory;

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{
-    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython,
+    AddPluginInPython, Field, ForgetInPython, FromPython, Keys, RemovePluginInPython,
     ReturnMemoryInPython, StartPython,
 };
 use daskwire_rpc::panic_flag::{PanicFlag, lock_counter};
@@ -102,13 +102,13 @@ struct Values {
     stale: Vec<Key>,
 }
 
-/// Starts a process, and waits until it is ready. `on` is called with each message that
-/// the process sends before that.
-pub(crate) fn start(
+/// Starts a process with its first message, and waits until it is ready. `is_ready` is called
+/// with each message of the process until it returns `true`.
+pub(crate) fn start<T: Field>(
     template: &Template,
-    start: &StartPython,
+    start: &impl Field,
     memory: &Arc<SharedMemory>,
-    mut on: impl FnMut(FromPython) -> io::Result<()>,
+    mut is_ready: impl FnMut(T) -> io::Result<bool>,
 ) -> io::Result<(UnixStream, Link, Arc<ChildProcess>)> {
     let (end, lifeline) = io::pipe()?;
     let (socket, id, parent) = template.fork()?;
@@ -125,18 +125,18 @@ pub(crate) fn start(
     let ready = (|| {
         link.send_with(start, &[end.as_fd(), template.locks.as_fd()])?;
         link.set_timeout(Some(START_TIMEOUT))?;
-        loop {
-            match link.receive()? {
-                FromPython::PythonReady(_) => break,
-                message => on(message)?,
-            }
-        }
+        while !is_ready(link.receive()?)? {}
         link.set_timeout(None)
     })();
     match ready {
         Ok(()) => Ok((socket, link, child)),
         Err(error) => Err(not_ready(&child.end(), &error)),
     }
+}
+
+/// The error for a message that a process sent too early.
+pub(crate) fn too_early(op: &str) -> io::Error {
+    io::Error::other(format!("it sent {op:?} before it was ready"))
 }
 
 impl Executor {
@@ -152,11 +152,11 @@ impl Executor {
         memory: &Arc<SharedMemory>,
         panic_flag: PanicFlag,
     ) -> io::Result<Self> {
-        let refuse = |message: FromPython| {
-            let what = format!("it sent {:?} before it was ready", message.op());
-            Err(io::Error::other(what))
+        let is_ready = |message: FromPython| match message {
+            FromPython::PythonReady(_) => Ok(true),
+            other => Err(too_early(other.op())),
         };
-        let (_, link, child) = start(template, message, memory, refuse)?;
+        let (_, link, child) = start(template, message, memory, is_ready)?;
         Ok(Self::new(link, child, None, panic_flag))
     }
 

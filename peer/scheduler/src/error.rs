@@ -1,6 +1,7 @@
 //! Errors of a scheduler.
 
 use core::fmt;
+use std::io;
 use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError};
@@ -13,6 +14,8 @@ pub enum StartError {
     NoListeners,
     /// The address of a listener cannot be determined.
     LocalAddress(Arc<CommError>),
+    /// The system does not provide what processes of Python need.
+    Python(Arc<io::Error>),
 }
 
 impl fmt::Display for StartError {
@@ -22,6 +25,7 @@ impl fmt::Display for StartError {
             Self::LocalAddress(error) => {
                 write!(f, "the address of a listener cannot be determined: {error}")
             }
+            Self::Python(error) => write!(f, "no processes of Python can be started: {error}"),
         }
     }
 }
@@ -31,6 +35,7 @@ impl core::error::Error for StartError {
         match self {
             Self::NoListeners => None,
             Self::LocalAddress(error) => Some(&**error),
+            Self::Python(error) => Some(&**error),
         }
     }
 }

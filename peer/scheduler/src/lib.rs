@@ -6,7 +6,8 @@
 //! of a Task", and does no I/O.
 //!
 //! The scheduler never runs tasks, and parses a client's graph as data. Graphs that only
-//! Python can convert into tasks, such as those of Dask's collections, are
+//! Python can convert into tasks, such as those of Dask's collections, are converted in a
+//! process of an interpreter, if [`Options::python`] names one, and otherwise
 //! refused with an error for each of their keys. Requests that only Python can serve, such as
 //! `run_on_scheduler`, are refused with a `NotImplementedError` that names them;
 //! `OPERATIONS.md` lists all.
@@ -18,6 +19,8 @@
 mod error;
 mod event;
 mod notice;
+#[cfg(target_os = "linux")]
+mod python;
 mod server;
 pub mod state;
 
@@ -36,6 +39,8 @@ use state::State;
 
 pub use error::{ServeError, StartError};
 pub use notice::{LeaveReason, LeftTasks, Notice};
+#[cfg(target_os = "linux")]
+pub use python::PythonOptions;
 pub use state::Policy;
 
 /// The first release of `distributed` whose workers and clients a [`Scheduler`]
@@ -87,6 +92,10 @@ pub struct Options {
     /// Time without tasks that run or wait for a worker, and without any change of a task, after
     /// which the scheduler ends, with [`Notice::Idle`]. Default: none.
     pub idle_timeout: Option<Duration>,
+    /// The Python interpreter that converts the graphs of collections to tasks. Without one,
+    /// these are refused, and no code of a client is ever run. Default: none.
+    #[cfg(target_os = "linux")]
+    pub python: Option<PythonOptions>,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
@@ -107,6 +116,8 @@ impl Default for Options {
             blocked_ops: Vec::new(),
             services: Vec::new(),
             idle_timeout: None,
+            #[cfg(target_os = "linux")]
+            python: None,
             observer: None,
             on_notice: None,
         }
@@ -163,7 +174,8 @@ impl Scheduler {
     ///
     /// * [`StartError::NoListeners`] without listeners;
     /// * [`StartError::LocalAddress`] if the address of a listener cannot be
-    ///   determined.
+    ///   determined;
+    /// * [`StartError::Python`] if the system cannot provide what processes of Python need.
     pub fn start(
         listeners: impl IntoIterator<Item = Listener>,
         options: Options,
@@ -177,7 +189,7 @@ impl Scheduler {
         };
         let address = options.contact_address.clone().unwrap_or(first);
         let shared = Shared::new(options, address.to_string(), listeners.len());
-        let shared = Arc::new(shared);
+        let shared = Arc::new(shared.map_err(|error| StartError::Python(Arc::new(error)))?);
         let mut tasks = TaskSet::new();
         for (listener, address) in listeners.into_iter().zip(addresses.clone()) {
             tasks.spawn(Arc::clone(&shared).accept(listener, address));

@@ -30,6 +30,8 @@ mod readme;
 mod relay_with_dask;
 #[cfg(unix)]
 mod scheduler_command;
+#[cfg(target_os = "linux")]
+mod scheduler_python;
 mod shell;
 mod support;
 mod terminal;

@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(missing_docs, reason = "tests")]
 
+mod collections;
 mod files;
 mod results;
 mod shuffles;

@@ -1,5 +1,5 @@
-//! Messages between a worker and its Python processes, in the layout of Dask's
-//! messages. The Python side is `peer/python/daskwire/worker.py`.
+//! Messages between a worker or a scheduler and its Python processes, in the layout of Dask's
+//! messages. The Python side is `peer/python/daskwire`.
 #![allow(unreachable_pub, reason = "the macros make public types")]
 
 use bytes::Bytes;
@@ -74,6 +74,25 @@ maps! {
         preload: Vec<String> = "preload",
         /// The arguments of the preloaded modules.
         preload_argv: Vec<String> = "preload_argv",
+    }
+
+    /// Makes a process a helper of a scheduler; the first message to it.
+    StartHelper = "start-helper" {
+        /// The source of the module that the process runs.
+        module: String = "module",
+    }
+
+    /// Requests a helper to convert a client's expression to tasks. The answer is a number of
+    /// [`GraphTasks`] and the end of an answer, [`HelperFinished`] or [`HelperErred`].
+    ConvertGraph = "convert-graph" {
+        /// The expression, as the client sent it.
+        expr_ser: Serialized = "expr_ser",
+        /// The keys that the client wants.
+        keys: Keys = "keys",
+        /// The annotations of all tasks, as the client sent them.
+        annotations: Nullable<Value> = "annotations",
+        /// The order of the tasks, if the client determines it.
+        internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
     }
 
     /// Requests a process to run a task. The reply is [`PythonFinished`],
@@ -242,6 +261,41 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
+    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`]. Each task comes after
+    /// those that it depends on. The lists have an item for each task.
+    GraphTasks = "graph-tasks" {
+        /// The keys.
+        keys: Vec<Key> = "keys",
+        /// The pickles of the tasks, for workers.
+        run_specs: Vec<Bytes> = "run_specs",
+        /// The tasks of this graph that each depends on, by number from the first of the answer.
+        dependencies: Vec<Vec<u64>> = "dependencies",
+        /// The keys outside of the graph that each depends on.
+        outside: Vec<Vec<Key>> = "outside",
+        /// The priorities in the graph; lower values run earlier.
+        orders: Vec<i64> = "orders",
+        /// The annotations of each, by number from the first of the answer.
+        annotated: Vec<u64> = "annotated",
+        /// What each calls: the sum of 1 for functions of workers in Rust, and 2 for those of
+        /// Python.
+        calls: Vec<u64> = "calls",
+        /// The annotations that no earlier part of the answer has, each a dictionary.
+        annotations: Vec<Value> = "annotations",
+    }
+
+    /// Ends the answer of a helper.
+    HelperFinished = "helper-finished" {}
+
+    /// Ends the answer of a helper with an exception.
+    HelperErred = "helper-erred" {
+        /// The pickle of the exception.
+        exception: Bytes = "exception",
+        /// The pickle of its traceback, unless that is too long.
+        traceback: Nullable<Bytes> = "traceback",
+        /// The exception as a string.
+        text: String = "text",
+    }
+
     /// Sends a message on the worker's stream to the scheduler.
     PythonStream = "stream" {
         /// The message.
@@ -296,5 +350,15 @@ ops! {
         PythonLogged = "log",
         PythonStream = "stream",
         PythonResources = "resources",
+    }
+}
+
+ops! {
+    /// A message from a helper of a scheduler.
+    FromHelper {
+        PythonReady = "ready",
+        GraphTasks = "graph-tasks",
+        HelperFinished = "helper-finished",
+        HelperErred = "helper-erred",
     }
 }

@@ -3,6 +3,7 @@
 use core::any::Any;
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,6 +20,8 @@ use daskwire_rpc::pool::Pool;
 use tokio::sync::{Notify, RwLock, oneshot, watch};
 
 use super::event::SchedulerEvent;
+#[cfg(target_os = "linux")]
+use super::python::Python;
 use super::state::{
     Action, ClientId, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId, WorkerId,
 };
@@ -66,6 +69,8 @@ pub(super) struct Shared {
     has_callback_panicked: AtomicBool,
     pool: Pool,
     plugins: Plugins,
+    #[cfg(target_os = "linux")]
+    python: Option<Arc<Python>>,
     log: Log,
     options: Options,
     id: String,
@@ -245,7 +250,16 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, address: String, listener_count: usize) -> Self {
+    /// # Errors
+    ///
+    /// If the system does not provide what processes of Python need.
+    pub(super) fn new(
+        options: Options,
+        address: String,
+        listener_count: usize,
+    ) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        let python = options.python.clone().map(Python::new).transpose()?;
         let mut comm = options.comm.clone();
         // A registered peer listens. If it does not, it has ended, and retrying is
         // useless.
@@ -258,7 +272,7 @@ impl Shared {
         let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
         let clock = Clock::new();
-        Self {
+        Ok(Self {
             waiting_count: AtomicUsize::new(0),
             work_left: Notify::new(),
             work_ended: Notify::new(),
@@ -274,6 +288,8 @@ impl Shared {
             listener_count: AtomicUsize::new(listener_count),
             pool,
             plugins: Plugins::default(),
+            #[cfg(target_os = "linux")]
+            python: python.map(Arc::new),
             log: Log::default(),
             id: format!("Scheduler-{}", daskwire_messages::key::identifier()),
             address,
@@ -287,7 +303,7 @@ impl Shared {
             is_closed: watch::Sender::new(false),
             random: AtomicU64::new(options.policy.seed),
             options,
-        }
+        })
     }
 
     pub(super) fn id(&self) -> &str {

@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 use daskwire_messages::Value;
+#[cfg(target_os = "linux")]
+use daskwire_messages::protocol::UpdateGraph;
 use daskwire_messages::protocol::{
     ClientDesiresKeys, Field as _, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
     RegisterWorkerReply, ReplyStatus,
@@ -15,7 +17,9 @@ use daskwire_rpc::channel::{Channel, Sender};
 
 use super::plugins::PluginKind;
 use super::{CLOSE_TIMEOUT, SchedulerMachine, Shared};
-use crate::state::{Action, ClientId, SchedulerInput, Submission, WorkerId, WorkerRefusal};
+use crate::state::{
+    Action, ClientId, Refusal, SchedulerInput, Submission, WorkId, WorkerId, WorkerRefusal,
+};
 use crate::{Notice, Options};
 
 /// Maximum number of messages of a client or worker that are handled before others may come between.
@@ -49,7 +53,7 @@ impl Shared {
         });
         let ending = StreamGuard::new(self, Member::Client(id));
         let mut work = None;
-        loop {
+        'stream: loop {
             let batch = async {
                 // The events of a client keep their order.
                 self.ended(work).await;
@@ -72,19 +76,28 @@ impl Shared {
             let is_last = batch.iter().any(is_last);
             let mut events = Vec::with_capacity(batch.len());
             for message in batch {
-                events.extend(read(id, message).await);
-            }
-            let mut events = events.into_iter();
-            while events.len() > 0 && !backlog.has_overflowed() {
-                self.ended(work).await;
-                work = self.with_machine(|machine| {
-                    let mut events = events.by_ref().take(MAX_AT_ONCE);
-                    events.find_map(|event| machine.handle(event))
-                });
-                if events.len() > 0 {
-                    self.give_way().await;
+                match read(id, message).await {
+                    Parsed::Events(parsed) => events.extend(parsed),
+                    #[cfg(target_os = "linux")]
+                    Parsed::Refused(message, refusal) => {
+                        let Some(python) = &self.python else {
+                            events.extend(refused(id, refusal));
+                            continue;
+                        };
+                        // Earlier messages do not wait for Python.
+                        self.handle_all(&mut events, &backlog, &mut work).await;
+                        tokio::select! {
+                            converted = python.convert(*message) => match converted {
+                                Ok(submission) => events.push(SchedulerInput::Submitted(id, submission)),
+                                Err(refusal) => events.extend(refused(id, refusal)),
+                            },
+                            () = backlog.closing() => break 'stream,
+                            _ = writing.finished() => break 'stream,
+                        }
+                    }
                 }
             }
+            self.handle_all(&mut events, &backlog, &mut work).await;
             if is_last {
                 break;
             }
@@ -96,6 +109,26 @@ impl Shared {
         self.complete(SchedulerInput::ClientLeft(id)).await;
         finish_writing(&mut writing).await;
         drop(ending);
+    }
+
+    /// Handles the events of a client, unless it does not read its messages. Leaves `work`.
+    async fn handle_all(
+        &self,
+        events: &mut Vec<SchedulerInput>,
+        backlog: &Backlog,
+        work: &mut Option<WorkId>,
+    ) {
+        let mut events = core::mem::take(events).into_iter();
+        while events.len() > 0 && !backlog.has_overflowed() {
+            self.ended(*work).await;
+            *work = self.with_machine(|machine| {
+                let mut events = events.by_ref().take(MAX_AT_ONCE);
+                events.find_map(|event| machine.handle(event))
+            });
+            if events.len() > 0 {
+                self.give_way().await;
+            }
+        }
     }
 
     pub(super) async fn worker_stream(&self, mut channel: Channel, register: RegisterWorker) {
@@ -238,9 +271,17 @@ impl Shared {
     }
 }
 
+/// A message of a client that was parsed.
+enum Parsed {
+    Events(Vec<SchedulerInput>),
+    /// A graph that Python may be able to read.
+    #[cfg(target_os = "linux")]
+    Refused(Box<UpdateGraph>, Refusal),
+}
+
 /// Parses a client's message, a large graph on a thread for what blocks: tasks that wait for the
 /// same thread of the executor would wait until it is done.
-async fn read(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
+async fn read(id: ClientId, message: FromClient) -> Parsed {
     /// Length in bytes of a graph that takes about a millisecond.
     const LARGE: usize = 64 << 10;
     let is_large = match &message {
@@ -251,30 +292,33 @@ async fn read(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
         return read_message(id, message);
     }
     match runtime::spawn_blocking(move || read_message(id, message)).await {
-        Ok(events) => events,
+        Ok(parsed) => parsed,
         Err(error) => match error.into_panic() {
             Some(panic) => resume_unwind(panic),
             // The executor ends.
-            None => Vec::new(),
+            None => Parsed::Events(Vec::new()),
         },
     }
 }
 
-/// Parses a client's message, which is the slow part of handling it. A message about many
-/// keys with a reply each is split into parts, between which the replies are
-/// sent.
-fn read_message(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
-    const PART: usize = 1 << 10;
-    match message {
-        FromClient::UpdateGraph(message) => match Submission::read(message) {
-            Ok(submission) => vec![SchedulerInput::Submitted(id, submission)],
-            Err(refusal) => {
-                let parts = refusal.parts(PART);
-                parts
-                    .map(|part| SchedulerInput::SubmissionRefused(id, part))
-                    .collect()
+/// Maximum number of keys of an event about many keys with a reply each. Between such events, the
+/// replies are sent.
+const PART: usize = 1 << 10;
+
+/// Parses a client's message, which is the slow part of handling it.
+fn read_message(id: ClientId, message: FromClient) -> Parsed {
+    Parsed::Events(match message {
+        FromClient::UpdateGraph(message) => {
+            // The payloads are shared.
+            #[cfg(target_os = "linux")]
+            let copy = Box::new(message.clone());
+            match Submission::read(message) {
+                Ok(submission) => vec![SchedulerInput::Submitted(id, submission)],
+                #[cfg(target_os = "linux")]
+                Err(refusal) if refusal.may_need_python() => return Parsed::Refused(copy, refusal),
+                Err(refusal) => refused(id, refusal),
             }
-        },
+        }
         FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
             let parts = message.keys.chunks(PART);
             let parts = parts.map(|keys| ClientDesiresKeys {
@@ -287,7 +331,15 @@ fn read_message(id: ClientId, message: FromClient) -> Vec<SchedulerInput> {
                 .collect()
         }
         other => vec![SchedulerInput::FromClient(id, other)],
-    }
+    })
+}
+
+/// The events for a submission that is refused.
+fn refused(id: ClientId, refusal: Refusal) -> Vec<SchedulerInput> {
+    let parts = refusal.parts(PART);
+    parts
+        .map(|part| SchedulerInput::SubmissionRefused(id, part))
+        .collect()
 }
 
 /// The client or worker of a stream.

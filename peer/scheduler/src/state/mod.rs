@@ -146,6 +146,8 @@ use topics::Topics;
 use versions::AllPackages;
 
 pub use close::CloseOptions;
+#[cfg(target_os = "linux")]
+pub(crate) use conversion::Conversion;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use metadata::MetadataError;
 pub use rebalance::Rebalancing;
@@ -162,6 +164,8 @@ pub(crate) mod choose;
 mod classes;
 mod clients;
 mod close;
+#[cfg(target_os = "linux")]
+mod conversion;
 mod data;
 mod diagnostics;
 mod durations;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use daskwire_messages::exception::exception;
 use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
+#[cfg(target_os = "linux")]
+use daskwire_messages::protocol::HelperErred;
 use daskwire_messages::protocol::{Actors, UpdateGraph};
 use daskwire_messages::quantity::duration_of;
 use daskwire_messages::value::ValueError;
@@ -86,6 +88,17 @@ pub enum RefusalReason {
     /// The graph cannot be parsed: for example the graph of a Python collection,
     /// which only Python can convert into tasks.
     Graph(GraphError),
+    /// Python raised an exception when it converted the graph.
+    Raised {
+        /// The exception as a string.
+        exception: String,
+    },
+    /// The Python process that converts graphs has failed, for example because the graph takes
+    /// too long or too much memory.
+    Helper {
+        /// The reason.
+        error: String,
+    },
     /// Two tasks have the same key.
     DuplicateKey,
     /// Tasks depend on each other.
@@ -104,6 +117,11 @@ impl fmt::Display for RefusalReason {
                 write!(f, "the annotation {name} has the invalid value {value}")
             }
             Self::Graph(error) => write!(f, "{graph}: {error}"),
+            Self::Raised { exception } => write!(f, "the graph cannot be converted: {exception}"),
+            Self::Helper { error } => write!(
+                f,
+                "the Python process of the scheduler did not convert the graph: {error}"
+            ),
             Self::DuplicateKey => write!(f, "{graph}: two tasks have the same key"),
             Self::Cycle => write!(f, "{graph}: tasks depend on each other in a cycle"),
         }
@@ -119,12 +137,41 @@ impl fmt::Display for Refusal {
 impl core::error::Error for Refusal {}
 
 impl Refusal {
-    fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
+    pub(crate) fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
         Self {
             keys,
             failure: Failure::new("RuntimeError", &reason.to_string(), None),
             reason: Arc::new(reason),
         }
+    }
+
+    /// Creates the refusal for an exception of Python, which the client raises.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn raised(keys: Vec<Key>, error: HelperErred) -> Self {
+        let payload = |pickle| Value::Serialized(Serialized::of_bytes(&pickle));
+        Self {
+            keys,
+            failure: Arc::new(Failure {
+                exception: payload(error.exception),
+                traceback: error.traceback.0.map(payload),
+                cause: None,
+            }),
+            reason: Arc::new(RefusalReason::Raised {
+                exception: error.text,
+            }),
+        }
+    }
+
+    /// Whether the graph may be one that only Python can read.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn may_need_python(&self) -> bool {
+        matches!(
+            *self.reason,
+            RefusalReason::Annotations(_)
+                | RefusalReason::AnnotationsType { .. }
+                | RefusalReason::Graph(_)
+                | RefusalReason::DuplicateKey
+        )
     }
 
     /// The keys that the client wants.
@@ -256,48 +303,57 @@ impl Submission {
     /// ordered, for [`SchedulerInput::SubmissionRefused`].
     ///
     /// [`SchedulerInput::SubmissionRefused`]: super::SchedulerInput::SubmissionRefused
-    pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
+    pub fn read(mut message: UpdateGraph) -> Result<Self, Refusal> {
+        let keys = &message.keys;
+        let tasks = Annotations::read(message.annotations.take(), message.user_priority)
+            .and_then(|annotations| {
+                let tasks = Graph::read_outline(&message.expr_ser, Some(keys));
+                Ok((tasks.map_err(RefusalReason::Graph)?, annotations))
+            })
+            .and_then(|(tasks, annotations)| {
+                let given = message.internal_priority.0.take().unwrap_or_default();
+                ordered(tasks, given, &annotations)
+            });
+        match tasks {
+            Ok(tasks) => Ok(Self::of_tasks(tasks, message)),
+            Err(reason) => Err(Refusal::new(message.keys.0, reason)),
+        }
+    }
+
+    /// Combines the tasks of a message, each after its dependencies, with the rest of it.
+    pub(super) fn of_tasks(tasks: Vec<Submitted>, message: UpdateGraph) -> Self {
         let keys = message.keys.0;
         let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
             let is_timeout = name.as_str() == Some("fifo_timeout");
             is_timeout.then(|| duration_of(value)).flatten()
         });
-        let tasks = Annotations::read(message.annotations, message.user_priority)
-            .and_then(|annotations| {
-                let tasks = Graph::read_outline(&message.expr_ser, Some(&keys));
-                Ok((tasks.map_err(RefusalReason::Graph)?, annotations))
-            })
-            .and_then(|(tasks, annotations)| {
-                let given = message.internal_priority.0.unwrap_or_default();
-                ordered(tasks, given, &annotations)
-            });
-        match tasks {
-            Ok(tasks) => Ok(Self {
-                tasks,
-                actors: match message.actors {
-                    Actors::None => Vec::new(),
-                    Actors::Wanted => keys.clone(),
-                    Actors::Keys(keys) => keys.0,
-                },
-                keys,
-                submitting_task: message.submitting_task.0,
-                fifo_timeout: fifo_timeout.unwrap_or_default(),
-            }),
-            Err(reason) => Err(Refusal::new(keys, reason)),
+        Self {
+            tasks,
+            actors: match message.actors {
+                Actors::None => Vec::new(),
+                Actors::Wanted => keys.clone(),
+                Actors::Keys(keys) => keys.0,
+            },
+            keys,
+            submitting_task: message.submitting_task.0,
+            fifo_timeout: fifo_timeout.unwrap_or_default(),
         }
     }
 }
 
 /// The annotations that a scheduler uses.
 #[derive(Clone, Debug, Default)]
-struct Annotations {
-    demands: Arc<Demands>,
-    priority: f64,
-    retries: u32,
+pub(super) struct Annotations {
+    pub(super) demands: Arc<Demands>,
+    pub(super) priority: f64,
+    pub(super) retries: u32,
 }
 
 impl Annotations {
-    fn read(annotations: Option<Value>, user_priority: Option<f64>) -> Result<Self, RefusalReason> {
+    pub(super) fn read(
+        annotations: Option<Value>,
+        user_priority: Option<f64>,
+    ) -> Result<Self, RefusalReason> {
         let annotations = annotations.unwrap_or_default();
         let annotations = annotations.opened().map_err(RefusalReason::Annotations)?;
         match annotations {
@@ -333,7 +389,10 @@ impl Annotations {
         shared
     }
 
-    fn of_dict(annotations: Value, user_priority: Option<f64>) -> Result<Self, RefusalReason> {
+    pub(super) fn of_dict(
+        annotations: Value,
+        user_priority: Option<f64>,
+    ) -> Result<Self, RefusalReason> {
         let Value::Dict(entries) = &annotations else {
             return Ok(Self::default());
         };

@@ -5,6 +5,8 @@ use std::process::Stdio;
 
 use clap::Args;
 use daskwire_comm::Address;
+#[cfg(target_os = "linux")]
+use daskwire_peer::scheduler::PythonOptions;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
@@ -30,7 +32,8 @@ pub(crate) struct LocalArguments {
     /// Memory limit of each worker, as that of `daskwire worker`
     #[arg(long, value_name = "SIZE")]
     memory_limit: Option<String>,
-    /// Run functions of Python in processes of this interpreter, which has distributed
+    /// Run functions of Python, and convert the graphs of collections, in processes of this
+    /// interpreter, which has distributed
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "PYTHON")]
     python: Option<PathBuf>,
@@ -58,7 +61,12 @@ pub(crate) fn run(arguments: &LocalArguments) -> Result {
 async fn cluster(arguments: &LocalArguments) -> Result {
     let stopped = stop_requested()?;
     let listen = address(&format!("tcp://127.0.0.1:{}", arguments.port))?;
-    let settings = Settings::local(listen, arguments.dashboard_address.clone())?;
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "for Python"))]
+    let mut settings = Settings::local(listen, arguments.dashboard_address.clone())?;
+    #[cfg(target_os = "linux")]
+    {
+        settings.python = arguments.python.as_ref().map(PythonOptions::new);
+    }
     let (scheduler, _) = super::start(&settings, &TlsArguments::default(), None).await?;
     let workers = workers(arguments, scheduler.address());
     let mut workers = workers.map_err(|error| format!("cannot start workers: {error}"))?;

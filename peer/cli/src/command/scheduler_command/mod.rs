@@ -6,6 +6,8 @@ mod metrics;
 mod settings;
 
 use std::collections::BTreeSet;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use crate::command::http::{HttpAddress, Server};
 use crate::command::runtime::{on_cluster, stop_requested};
 use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity::duration;
+#[cfg(target_os = "linux")]
+use crate::command::worker_command::quantity::size;
 use crate::command::{files, terminal};
 use settings::Settings;
 
@@ -93,6 +97,53 @@ pub(crate) struct SchedulerCommand {
     /// distributed.scheduler.idle-timeout, or never]
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Lifetime")]
     idle_timeout: Option<Duration>,
+
+    /// Convert the graphs of collections, such as arrays and data frames, to tasks in processes
+    /// of this interpreter, which needs distributed, and what the graphs need. They start when
+    /// they are first needed
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "PYTHON", help_heading = "Python")]
+    python: Option<PathBuf>,
+    /// Maximum number of graphs that are converted at once, each in a process [default: 2]
+    #[cfg(target_os = "linux")]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        requires = "python",
+        help_heading = "Python"
+    )]
+    python_processes: Option<NonZeroUsize>,
+    /// Import a module, such as dask.dataframe, once for all Python processes. May be repeated
+    #[cfg(target_os = "linux")]
+    #[arg(
+        long,
+        value_name = "MODULE",
+        requires = "python",
+        help_heading = "Python"
+    )]
+    python_import: Vec<String>,
+    /// Time that the conversion of a graph may take, after which the graph fails
+    /// [default: 10m]
+    #[cfg(target_os = "linux")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = duration,
+        requires = "python",
+        help_heading = "Python"
+    )]
+    python_time_limit: Option<Duration>,
+    /// Memory that a Python process may use, such as 4GiB, after which its graph fails
+    /// [default: no limit]
+    #[cfg(target_os = "linux")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = size,
+        requires = "python",
+        help_heading = "Python"
+    )]
+    python_memory_limit: Option<u64>,
 
     /// Print a JSON document for each event
     #[arg(long)]
@@ -182,6 +233,8 @@ async fn start<'f>(
             .into_iter()
             .collect(),
         idle_timeout: settings.idle_timeout,
+        #[cfg(target_os = "linux")]
+        python: settings.python.clone(),
         on_notice: Some(Arc::new(report)),
         ..Options::default()
     };

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use daskwire_comm::{Address, Codec, CommOptions, Transports};
 use daskwire_peer::scheduler::Policy;
+#[cfg(target_os = "linux")]
+use daskwire_peer::scheduler::PythonOptions;
 use serde_json::{Value, json};
 
 use super::SchedulerCommand;
@@ -32,6 +34,9 @@ pub(super) struct Settings {
     /// Ops of requests that are refused.
     pub(super) blocked_ops: Vec<String>,
     pub(super) idle_timeout: Option<Duration>,
+    /// The interpreter for the graphs of collections.
+    #[cfg(target_os = "linux")]
+    pub(super) python: Option<PythonOptions>,
     /// The address of the HTTP server, if it is enabled.
     pub(super) dashboard: Option<HttpAddress>,
     /// The prefix of metric names.
@@ -76,6 +81,8 @@ impl Settings {
             policy: policy(config)?,
             blocked_ops: blocked_ops(config)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
+            #[cfg(target_os = "linux")]
+            python: python(arguments),
             dashboard: Some(arguments.dashboard_address.clone())
                 .filter(|_| !arguments.no_dashboard),
             namespace: config
@@ -105,6 +112,8 @@ impl Settings {
             policy: policy(&config)?,
             blocked_ops: blocked_ops(&config)?,
             idle_timeout: None,
+            #[cfg(target_os = "linux")]
+            python: None,
             dashboard,
             namespace: config
                 .string("distributed.dashboard.prometheus.namespace")
@@ -202,6 +211,21 @@ fn refuse(arguments: &SchedulerCommand) -> Result {
         Some((_, reason)) => Err(Failure::usage(reason)),
         None => Ok(()),
     }
+}
+
+/// The interpreter for the graphs of collections, with its limits.
+#[cfg(target_os = "linux")]
+fn python(arguments: &SchedulerCommand) -> Option<PythonOptions> {
+    let mut options = PythonOptions::new(arguments.python.as_ref()?);
+    options.interpreter.imports = arguments.python_import.clone();
+    options.memory_limit = arguments.python_memory_limit.filter(|limit| *limit > 0);
+    if let Some(count) = arguments.python_processes {
+        options.max_processes = count;
+    }
+    if let Some(limit) = arguments.python_time_limit {
+        options.time_limit = limit;
+    }
+    Some(options)
 }
 
 /// The ops of requests that are refused.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use daskwire_messages::quantity;
 
 /// Parses a size: `500MB`, `4GiB`, `1e9`.
-pub(super) fn size(input: &str) -> Result<u64, String> {
+pub(crate) fn size(input: &str) -> Result<u64, String> {
     quantity::size(input).ok_or_else(|| "expected a size such as 4GiB or 500MB".to_owned())
 }
 

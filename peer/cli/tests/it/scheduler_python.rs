@@ -1,0 +1,92 @@
+//! Tests of `daskwire scheduler --python`, which converts the graphs of collections.
+
+use std::process::Command;
+
+use crate::support::worker::python_worker;
+use daskwire_testing::process::{children, python_processes};
+use daskwire_testing::{Environment, Peer, address_after, python, warnings_except, worker};
+
+/// Starts `daskwire scheduler`, with the current release of Dask beside it if `has_python`.
+fn scheduler(has_python: bool, arguments: &[&str]) -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.args(["scheduler", "--host", "127.0.0.1", "--port", "0"]);
+    command.arg("--no-dashboard").args(arguments);
+    if has_python {
+        command.arg("--python").arg(python(Environment::Current));
+    }
+    Peer::spawn_command("scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    })
+}
+
+/// Runs checks of a client in Python.
+fn check(scheduler: &Peer, checks: &[&str]) {
+    let arguments = [&[scheduler.address()][..], checks].concat();
+    let script = "collections_client.py";
+    drop(Peer::spawn(Environment::Current, script, &arguments));
+}
+
+const CHECKS: [&str; 7] = [
+    "array",
+    "bag",
+    "delayed_values",
+    "persisted",
+    "futures",
+    "annotated",
+    "unoptimized",
+];
+
+#[test]
+fn collections_are_computed_by_workers_in_python() {
+    let scheduler = scheduler(true, &[]);
+    let worker = worker(scheduler.address(), "one");
+    assert_eq!(python_processes(scheduler.id()), [""; 0]);
+    check(&scheduler, &CHECKS);
+    // The template, and the helper for one client.
+    assert_eq!(children(scheduler.id()).len(), 1, "{}", scheduler.log());
+    assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
+    assert_eq!(warnings_except(&worker.log(), &[]), [""; 0]);
+}
+
+#[test]
+fn collections_are_computed_by_workers_in_rust_with_python() {
+    let scheduler = scheduler(true, &[]);
+    let worker = python_worker(scheduler.address(), "one", &[], &[]);
+    check(&scheduler, &CHECKS);
+    assert_eq!(warnings_except(&worker.log(), &[]), [""; 0]);
+}
+
+#[test]
+fn graphs_that_raise_fail_with_the_errors_of_dask() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check(&scheduler, &["errors"]);
+}
+
+#[test]
+fn graphs_fail_whose_process_is_killed_or_exceeds_a_limit() {
+    let limits = [
+        "--python-time-limit",
+        "10s",
+        "--python-memory-limit",
+        "500MiB",
+    ];
+    let scheduler = scheduler(true, &limits);
+    let _worker = worker(scheduler.address(), "one");
+    check(&scheduler, &["limits"]);
+}
+
+#[test]
+fn other_clients_do_not_wait_for_a_graph_that_is_converted() {
+    let scheduler = scheduler(true, &["--python-import", "dask.array"]);
+    let _worker = worker(scheduler.address(), "one");
+    check(&scheduler, &["others"]);
+}
+
+#[test]
+fn without_python_no_code_of_a_client_is_run() {
+    let scheduler = scheduler(false, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check(&scheduler, &["needs_python"]);
+    assert_eq!(children(scheduler.id()), [""; 0]);
+}

@@ -1,0 +1,65 @@
+//! The helper: a Python process of a scheduler that answers requests which only Python can
+//! answer, one at a time.
+
+use std::io;
+use std::sync::Arc;
+
+use daskwire_messages::protocol::{Field, FromHelper, HelperErred, StartHelper};
+
+use super::link::Link;
+use super::memory::SharedMemory;
+use super::process::{self, ChildProcess, too_early};
+use super::template::Template;
+
+/// The module that the process runs.
+const MODULE: &str = include_str!("../daskwire/scheduler.py");
+
+/// A helper of a scheduler.
+#[derive(Debug)]
+pub struct Helper {
+    /// The process. Another thread may end it while this one waits for an answer.
+    pub child: Arc<ChildProcess>,
+    link: Link,
+}
+
+impl Helper {
+    /// Starts a helper, and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If no process can be started, or it ends or sends anything before it is ready.
+    pub fn start(template: &Template, memory: &Arc<SharedMemory>) -> io::Result<Self> {
+        let start = StartHelper {
+            module: MODULE.to_owned(),
+            ..StartHelper::default()
+        };
+        let is_ready = |message: FromHelper| match message {
+            FromHelper::PythonReady(_) => Ok(true),
+            other => Err(too_early(other.op())),
+        };
+        let (_, link, child) = process::start(template, &start, memory, is_ready)?;
+        Ok(Self { child, link })
+    }
+
+    /// Sends a request, and calls `on` with each part of the answer. Blocks. Returns the exception
+    /// of Python, if the answer ended with one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `on`, if the process has ended, or if it has sent anything but messages of an
+    /// answer. The helper cannot be used after an error.
+    pub fn request(
+        &mut self,
+        request: &impl Field,
+        mut on: impl FnMut(FromHelper) -> io::Result<()>,
+    ) -> io::Result<Result<(), HelperErred>> {
+        self.link.send(request)?;
+        loop {
+            match self.link.receive()? {
+                FromHelper::HelperFinished(_) => return Ok(Ok(())),
+                FromHelper::HelperErred(erred) => return Ok(Err(erred)),
+                part => on(part)?,
+            }
+        }
+    }
+}

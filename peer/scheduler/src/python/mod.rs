@@ -1,0 +1,81 @@
+//! Python beside the scheduler: processes that do what only Python can do.
+//!
+//! A [`Helper`] is started when it is first needed, and answers one request at a time. Requests
+//! wait for one of a limited number of helpers, in their order. A helper that takes too long, or
+//! too much memory, is ended, and another one is started for the next request. None of the code
+//! of clients runs in this process.
+
+mod graphs;
+mod options;
+mod watch;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use daskwire_comm::runtime;
+use daskwire_python::{Helper, SharedMemory, Template};
+use daskwire_rpc::panic_flag::lock_counter;
+use tokio::sync::Semaphore;
+
+pub use options::PythonOptions;
+use watch::Watch;
+
+/// The helpers of a scheduler.
+#[derive(Debug)]
+pub(crate) struct Python {
+    template: Template,
+    memory: Arc<SharedMemory>,
+    options: PythonOptions,
+    /// The number of helpers that may be started or taken from the idle ones.
+    places: Semaphore,
+    idle: Mutex<Vec<Helper>>,
+}
+
+impl Python {
+    /// Describes the helpers, and starts none.
+    ///
+    /// # Errors
+    ///
+    /// If the system provides no file in memory.
+    pub(crate) fn new(options: PythonOptions) -> io::Result<Self> {
+        let memory = Arc::new(SharedMemory::default());
+        let interpreter = options.interpreter.clone();
+        Ok(Self {
+            template: Template::new(interpreter, Arc::clone(&memory), Default::default())?,
+            memory,
+            places: Semaphore::new(options.max_processes.get()),
+            options,
+            idle: Mutex::default(),
+        })
+    }
+
+    /// Has a helper answer a request: calls `ask` with it on a thread for what blocks. The helper
+    /// is used again after `ask` has succeeded. Dropping the future ends the helper.
+    ///
+    /// # Errors
+    ///
+    /// Those of `ask`, if no helper can be started, or if it exceeds a limit.
+    async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        ask: impl FnOnce(&mut Helper) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        // Never closed.
+        let _place = self.places.acquire().await.map_err(io::Error::other)?;
+        let watch = Watch::new(&self.options);
+        let watched = watch.process();
+        let python = Arc::clone(self);
+        let answering = runtime::spawn_blocking(move || {
+            let idle = lock_counter(&python.idle).pop();
+            let mut helper = match idle {
+                Some(helper) if !helper.child.has_ended() => helper,
+                _ => Helper::start(&python.template, &python.memory)?,
+            };
+            watched.set(&helper.child)?;
+            let answer = ask(&mut helper)?;
+            watched.clear();
+            lock_counter(&python.idle).push(helper);
+            Ok(answer)
+        });
+        watch.limit(answering).await
+    }
+}
