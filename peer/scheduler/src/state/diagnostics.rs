@@ -197,8 +197,8 @@ impl State {
     }
 }
 
-/// The value with strings in place of all other keys of dictionaries, since dumps are read with no
-/// others. Recursion is bounded by the depth of values that are read.
+/// The value with strings in place of all other keys of dictionaries, and lists in place of sets,
+/// since dumps are written and read with no others. Recursion is bounded by the depth of values that are read.
 fn with_names(value: Value) -> Value {
     match value {
         Value::Dict(entries) => {
@@ -212,7 +212,7 @@ fn with_names(value: Value) -> Value {
             });
             Value::Dict(entries.collect())
         }
-        Value::List(items) => {
+        Value::List(items) | Value::Set(items) | Value::FrozenSet(items) => {
             let items = items.into_vec().into_iter();
             Value::List(items.map(with_names).collect())
         }

@@ -306,6 +306,19 @@ fn causes_of_failures_and_running_tasks_are_found() {
     assert_eq!(names, expected);
     let c = dump[0].1.get("c").expect("it is known");
     assert_eq!(c.get("state"), Some(&Value::from("erred")));
+    // Python's writer of MessagePack has no sets, and the event of a lost worker has.
+    cluster.lose_worker(worker);
+    let dump = cluster.state.dump(&[]);
+    let events = dump.iter().find(|(name, _)| *name == "events");
+    let Some(Value::List(all)) = events.and_then(|(_, events)| events.get("all")) else {
+        panic!("{events:?}");
+    };
+    let Some(Value::Tuple(event)) = all.last() else {
+        panic!("{all:?}");
+    };
+    assert_eq!(event[1].get("action"), Some(&Value::from("remove-worker")));
+    let lost = event[1].get("lost-scattered-tasks");
+    assert_eq!(lost, Some(&Value::List([].into())));
 }
 
 #[test]
