@@ -362,7 +362,7 @@ pub struct State {
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, Returned>,
-    /// The workers on which tasks have failed last that are tried again.
+    /// The workers on which tasks have failed last that are tried again, or that have given them back.
     retried: BTreeMap<TaskId, WorkerId>,
     extensions: Extensions,
     replicas: Replicas,

@@ -22,7 +22,7 @@ pub(super) struct Returned {
 }
 
 impl State {
-    /// Handles a task that a worker gives back.
+    /// Handles a task that a worker gives back. It runs on another worker, as after an error.
     // ROLES WORKER-7
     pub(super) fn reschedule(&mut self, on: WorkerId, message: &Reschedule) {
         let Some(id) = self.by_key.get(&message.key).copied() else {
@@ -54,6 +54,9 @@ impl State {
                 self.fail(id, &failure);
                 return;
             }
+        } else {
+            // Otherwise an idle worker would get the task again at once, again and again.
+            self.retried.insert(id, on);
         }
         self.unassign(id);
         self.make_ready(id);

@@ -87,7 +87,7 @@ impl State {
                 local_directory: worker.local_directory,
                 services: worker.services,
                 nanny: worker.nanny.0,
-                metrics: worker.metrics,
+                metrics: shown(worker.metrics),
             },
             packages,
             kind,
@@ -179,7 +179,7 @@ impl State {
         if let Some(worker) = self.worker_at(address) {
             worker.last_seen = now;
             worker.unmanaged.update(now, &metrics, worker.nbytes);
-            worker.info.metrics = metrics;
+            worker.info.metrics = shown(metrics);
         }
     }
 
@@ -543,5 +543,18 @@ pub(super) fn heartbeat_interval(peer_count: usize) -> f64 {
         11..50 => 1.0,
         50..200 => 2.0,
         count => f64::from(count) / 200.0 + 1.0,
+    }
+}
+
+/// The metrics of a worker without the times since the last heartbeat. Their keys are tuples, and
+/// clients write the description of a cluster as JSON (`Client.write_scheduler_file`).
+fn shown(metrics: Value) -> Value {
+    match metrics {
+        Value::Dict(fields) => {
+            let mut fields = fields.into_vec();
+            fields.retain(|(name, _)| name.as_str() != Some("digests_total_since_heartbeat"));
+            Value::Dict(fields.into())
+        }
+        other => other,
     }
 }

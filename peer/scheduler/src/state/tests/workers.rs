@@ -88,6 +88,28 @@ fn old_workers_and_clients_are_refused_and_versions_compared() {
     assert!(warning.contains("| python      | 3.13     | 3.12     |\n"));
 }
 
+/// `Client.write_scheduler_file` writes identities as JSON.
+#[test]
+fn identities_have_strings_as_keys() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    let digest = (
+        Value::tuple(["execute", "inc"].map(Value::from)),
+        Value::from(0.1),
+    );
+    let metrics = Value::dict([
+        ("cpu", Value::from(2.0)),
+        ("digests_total_since_heartbeat", Value::dict([digest])),
+    ]);
+    cluster.handle(SchedulerInput::Heartbeat {
+        worker: "tcp://a:1".to_owned(),
+        metrics,
+    });
+    let (_, identity) = cluster.state.identities(None).remove(0);
+    let expected = Value::dict([("cpu", Value::from(2.0))]);
+    assert_eq!(identity.get("metrics"), Some(&expected));
+}
+
 #[test]
 fn heartbeat_interval_grows_with_the_number_of_workers() {
     let mut cluster = Cluster::new();
@@ -284,13 +306,16 @@ fn a_task_that_a_worker_gives_back_runs_on_another_or_fails() {
         cluster.assigned_to(key).expect("two workers run it")
     };
     let other = |on| if on == first { second } else { first };
-    // For another reason, a worker may get the task again.
+    // For another reason, a worker may get the task again, after another.
     let on = submit(&mut cluster, "x");
     give_back(&mut cluster, on, "x", "reschedule-1");
+    assert_eq!(cluster.assigned_to("x"), Some(other(on)));
+    give_back(&mut cluster, other(on), "x", "reschedule-2");
     assert_eq!(cluster.assigned_to("x"), Some(on));
     give_back(&mut cluster, on, "x", "task-unsupported-1");
     assert_eq!(cluster.assigned_to("x"), Some(other(on)));
     cluster.finish(other(on), "x");
+    assert!(cluster.state.retried.is_empty());
     let on = submit(&mut cluster, "y");
     give_back(&mut cluster, on, "y", "task-unsupported-1");
     let on = other(on);
