@@ -32,6 +32,8 @@ mod relay_with_dask;
 mod scheduler_command;
 #[cfg(target_os = "linux")]
 mod scheduler_python;
+#[cfg(target_os = "linux")]
+mod scheduler_users;
 mod shell;
 mod support;
 mod terminal;

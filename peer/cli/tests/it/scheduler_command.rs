@@ -21,7 +21,7 @@ fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Peer {
 }
 
 /// Starts `daskwire scheduler` at a free port of the loopback interface.
-fn scheduler(arguments: &[&str], variables: &[(&str, &str)]) -> Peer {
+pub(crate) fn scheduler(arguments: &[&str], variables: &[(&str, &str)]) -> Peer {
     let local = ["scheduler", "--host", "127.0.0.1", "--port", "0"];
     start(&[&local[..], arguments].concat(), variables)
 }
