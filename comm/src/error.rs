@@ -229,15 +229,11 @@ impl fmt::Display for Closed {
 
 impl core::error::Error for CommError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Frame(error) => Some(error),
-            Self::Handshake(error) => Some(error),
-            Self::Encode(error) => Some(error),
-            #[cfg(feature = "tls")]
-            Self::Tls(failure) => failure.source(),
-            Self::Connect { error, .. } | Self::Bind { error, .. } | Self::Io(error) => Some(error),
-            _ => None,
+        #[cfg(feature = "tls")]
+        if let Self::Tls(failure) = self {
+            return failure.source();
         }
+        None
     }
 }
 

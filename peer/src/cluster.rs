@@ -110,13 +110,8 @@ impl fmt::Display for StartError {
 impl core::error::Error for StartError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Listen(error) => Some(&**error),
-            Self::Scheduler(error) => error.source(),
             Self::Worker(error) => error.source(),
-            #[cfg(feature = "self-signed")]
-            Self::Certificate(error) => Some(&**error),
-            #[cfg(feature = "self-signed")]
-            Self::Tls(error) => Some(&**error),
+            _ => None,
         }
     }
 }

@@ -811,13 +811,4 @@ impl fmt::Display for TlsError {
     }
 }
 
-impl core::error::Error for TlsError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match &self.problem {
-            TlsProblem::Read(error) => Some(error),
-            TlsProblem::Pem(error) => Some(error),
-            TlsProblem::Key(error) | TlsProblem::Config(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl core::error::Error for TlsError {}

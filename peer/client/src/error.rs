@@ -300,45 +300,16 @@ impl core::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Request(error) => error.source(),
-            Self::Runtime(error) => Some(&**error),
-            Self::Release(_) | Self::File { .. } | Self::NotNamed | Self::Refused { .. } => None,
-        }
-    }
-}
-
-impl core::error::Error for SubmitError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Value { error, .. } => Some(error),
-            Self::EmptyKey
-            | Self::KeyCount { .. }
-            | Self::Reconnecting { .. }
-            | Self::Disconnected(_) => None,
-        }
-    }
-}
-
-impl core::error::Error for TaskError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Failed { error, .. } => Some(&**error),
-            Self::Value { error, .. } => Some(error),
-            Self::Request { error, .. } => Some(error),
             _ => None,
         }
     }
 }
 
-impl core::error::Error for ScatterError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Value { error, .. } => Some(error),
-            Self::Request(error) => Some(error),
-            Self::Copy(error) => Some(&**error),
-            Self::EmptyKey | Self::NoWorkers | Self::Disconnected(_) => None,
-        }
-    }
-}
+impl core::error::Error for SubmitError {}
+
+impl core::error::Error for TaskError {}
+
+impl core::error::Error for ScatterError {}
 
 from! {
     ConnectError: RequestError, error => Self::Request(error);

@@ -73,10 +73,8 @@ impl fmt::Display for RunError {
 impl core::error::Error for RunError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Value { error, .. } => Some(error),
-            Self::Failed { error, .. } => Some(&**error),
-            Self::File { error, .. } => Some(&**error),
             Self::Request(error) => error.source(),
+            _ => None,
         }
     }
 }

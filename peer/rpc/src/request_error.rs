@@ -146,19 +146,8 @@ impl fmt::Display for RequestError {
 impl core::error::Error for RequestError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Address { error, .. } => Some(error),
-            Self::Comm(error) => Some(&**error),
-            Self::Build(error) => Some(error),
-            Self::Protocol(error) => Some(error),
-            Self::Remote(error) => Some(&**error),
-            Self::Reply { error, .. } => Some(&**error),
-            Self::Value(error) => Some(&**error),
-            Self::Closed { .. }
-            | Self::Timeout { .. }
-            | Self::Missing { .. }
-            | Self::Disconnected { .. }
-            | Self::Unsupported { .. }
-            | Self::NotReading { .. } => None,
+            Self::Comm(error) => error.source(),
+            _ => None,
         }
     }
 }

@@ -30,15 +30,7 @@ impl fmt::Display for StartError {
     }
 }
 
-impl core::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::NoListeners => None,
-            Self::LocalAddress(error) => Some(&**error),
-            Self::Python(error) => Some(&**error),
-        }
-    }
-}
+impl core::error::Error for StartError {}
 
 /// The error that ended a scheduler. Workers have been notified, and the streams of
 /// clients have ended.
@@ -70,11 +62,4 @@ impl fmt::Display for ServeError {
     }
 }
 
-impl core::error::Error for ServeError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Panicked { .. } => None,
-            Self::ListenerFailed { error, .. } => Some(&**error),
-        }
-    }
-}
+impl core::error::Error for ServeError {}

@@ -59,9 +59,7 @@ impl core::error::Error for StartError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Request(error) => error.source(),
-            Self::Listen(error) => Some(&**error),
-            Self::Directory(error) | Self::Thread(error) | Self::Python(error) => Some(&**error),
-            Self::Release(_) | Self::Refused { .. } => None,
+            _ => None,
         }
     }
 }
