@@ -3,9 +3,7 @@
 //! `cargo bench -p daskwire --bench frames`
 //!
 //! Every figure is a ratio to a peer that is measured in the same run, round by
-//! round in turn: machines differ, and differ from minute to minute. The last
-//! table shows that the cost grows with the number of frames and with nothing
-//! else.
+//! round in turn: machines differ, and differ from minute to minute.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -119,32 +117,4 @@ fn main() {
         "1000 times 64 MiB by FramedMessage, in place, of one memcpy",
         result,
     );
-
-    println!("\nnanoseconds per frame, frames of 8 bytes, by FrameDecoder\n");
-    for count in [1, 10, 100, 1000, 10_000, 100_000] {
-        let stream = message(&vec![8; count]);
-        let mut storage = vec![0; stream.len()];
-        let mut table = vec![0; 8 * count];
-        let repeat = (200_000 / count).max(1);
-        let mut times: Vec<f64> = (0..ROUNDS)
-            .map(|_| {
-                time(|| {
-                    for _ in 0..repeat {
-                        let mut decoder =
-                            FrameDecoder::new(Prefix::U64, &mut table[..], Limits::HOST);
-                        let mut frames = Arena::new(&mut storage);
-                        decoder
-                            .push(&mut black_box(&stream[..]), &mut frames)
-                            .expect("a right stream");
-                        assert!(decoder.is_complete());
-                    }
-                })
-                .as_secs_f64()
-                    * 1e9
-                    / (repeat * count) as f64
-            })
-            .collect();
-        times.sort_by(f64::total_cmp);
-        println!("{count:>8} frames {:>8.1}", times[ROUNDS / 2]);
-    }
 }

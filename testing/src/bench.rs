@@ -77,6 +77,12 @@ pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     )
 }
 
+/// Prints a row with the median, the minimum and the maximum of some ratios.
+pub fn show_ratios(what: &str, ratios: Vec<f64>) {
+    let (middle, least, most) = median(ratios);
+    println!("  {what:<64} {middle:6.2} ({least:.2} to {most:.2})");
+}
+
 /// Prints the heading of the table whose rows [`show`] prints.
 pub fn heading(what: &str) {
     println!(

@@ -14,6 +14,7 @@ use daskwire_comm::{Address, Comm, CommOptions, Listener, Transports};
 use daskwire_quic::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
 use daskwire_quic::{ALPN, Endpoint, QuicOptions, Tls};
 use daskwire_tcp::Tcp;
+use daskwire_testing::bench::show_ratios;
 
 const BULK: usize = 64 << 20;
 
@@ -39,7 +40,7 @@ fn tls() -> (ClientConfig, ServerConfig) {
     (client, server)
 }
 
-async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
+async fn endpoints() -> (Endpoint, Listener, Address) {
     let (client, server) = tls();
     let quic = QuicOptions {
         tls: Tls {
@@ -47,7 +48,7 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
             server: Some(Arc::new(server)),
             ..Tls::default()
         },
-        ..quic
+        ..QuicOptions::default()
     };
     let ours = Endpoint::client(quic.clone()).unwrap();
     let address = "quic://127.0.0.1:0".parse().unwrap();
@@ -57,8 +58,15 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
     (ours, theirs, address)
 }
 
-/// A connection with quinn alone, with the same settings if `transport` is given.
-async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Connection, Raw) {
+/// A stream of quinn alone, with the same settings.
+struct RawStream {
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+    /// What must live as long as the stream.
+    _keep: [(quinn::Endpoint, quinn::Connection); 2],
+}
+
+async fn raw_stream() -> RawStream {
     use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
     let (mut client, mut server) = tls();
     client.alpn_protocols = vec![ALPN.to_vec()];
@@ -68,56 +76,33 @@ async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Conne
     let mut client = quinn::ClientConfig::new(Arc::new(client));
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(server));
     let mut config = quinn::EndpointConfig::default();
-    let socket = || {
+    config.max_udp_payload_size(6_500).unwrap();
+    let shared = QuicOptions::default().to_transport_config();
+    client.transport_config(Arc::clone(&shared));
+    server.transport_config(shared);
+    let endpoint = |server| {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        if transport.is_some() {
-            let socket = socket2::SockRef::from(&socket);
-            let len = 4 << 20;
-            socket.set_recv_buffer_size(len).unwrap();
-            socket.set_send_buffer_size(len).unwrap();
-        }
-        socket
+        let sized = socket2::SockRef::from(&socket);
+        sized.set_recv_buffer_size(4 << 20).unwrap();
+        sized.set_send_buffer_size(4 << 20).unwrap();
+        let runtime = Arc::new(quinn::TokioRuntime);
+        quinn::Endpoint::new(config.clone(), server, socket, runtime).unwrap()
     };
-    if let Some(options) = &transport {
-        let shared = options.to_transport_config();
-        client.transport_config(Arc::clone(&shared));
-        server.transport_config(shared);
-        config.max_udp_payload_size(6_500).unwrap();
-    }
-    let runtime = Arc::new(quinn::TokioRuntime);
-    let theirs =
-        quinn::Endpoint::new(config.clone(), Some(server), socket(), runtime.clone()).unwrap();
-    let mut ours = quinn::Endpoint::new(config, None, socket(), runtime).unwrap();
-    ours.set_default_client_config(client);
-    let connecting = ours.connect(theirs.local_addr().unwrap(), "127.0.0.1");
-    let (a, b) = tokio::join!(connecting.unwrap(), async {
-        theirs.accept().await.unwrap().await
+    let (mut near, far) = (endpoint(None), endpoint(Some(server)));
+    near.set_default_client_config(client);
+    let connecting = near.connect(far.local_addr().unwrap(), "127.0.0.1");
+    let (ours, theirs) = tokio::join!(connecting.unwrap(), async {
+        far.accept().await.unwrap().await
     });
-    (a.unwrap(), b.unwrap(), Raw(ours, theirs))
-}
-
-/// The endpoints, which must live as long as the connections.
-struct Raw(
-    #[allow(dead_code)] quinn::Endpoint,
-    #[allow(dead_code)] quinn::Endpoint,
-);
-
-struct RawStream {
-    send: quinn::SendStream,
-    receive: quinn::RecvStream,
-    _keep: (quinn::Connection, quinn::Connection, Raw),
-}
-
-async fn raw_stream(transport: Option<QuicOptions>) -> RawStream {
-    let keep = raw(transport).await;
-    let (mut send, _) = keep.0.open_bi().await.unwrap();
+    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+    let (mut send, _) = ours.open_bi().await.unwrap();
     send.write_all(b"x").await.unwrap();
-    let (_, mut receive) = keep.1.accept_bi().await.unwrap();
+    let (_, mut receive) = theirs.accept_bi().await.unwrap();
     receive.read_exact(&mut [0]).await.unwrap();
     RawStream {
         send,
         receive,
-        _keep: keep,
+        _keep: [(near, ours), (far, theirs)],
     }
 }
 
@@ -180,46 +165,6 @@ async fn new_comms(connect: impl AsyncFn() -> Comm, ended: &mut Vec<Comm>) -> f6
 }
 
 const NEW_COMMS: usize = 100;
-const PINGS: usize = 500;
-
-/// Sends [`PINGS`] messages of 100 bytes that are echoed, and returns the time in seconds.
-async fn comm_pings(comm: &mut Comm) -> f64 {
-    let start = Instant::now();
-    for _ in 0..PINGS {
-        comm.write_message(&[[7; 100]]).await.unwrap();
-        comm.read_message().await.unwrap().unwrap();
-    }
-    start.elapsed().as_secs_f64()
-}
-
-async fn raw_pings(stream: &mut (quinn::SendStream, quinn::RecvStream)) -> f64 {
-    let start = Instant::now();
-    for _ in 0..PINGS {
-        stream.0.write_all(&[7; 124]).await.unwrap();
-        stream.1.read_exact(&mut [0; 124]).await.unwrap();
-    }
-    start.elapsed().as_secs_f64()
-}
-
-struct Ratios {
-    what: &'static str,
-    all: Vec<f64>,
-}
-
-impl Ratios {
-    const fn new(what: &'static str) -> Self {
-        let all = Vec::new();
-        Self { what, all }
-    }
-
-    fn print(&mut self) {
-        self.all.sort_by(f64::total_cmp);
-        let (least, most) = (self.all[0], self.all[self.all.len() - 1]);
-        let median = self.all[self.all.len() / 2];
-        println!("{:72} {median:6.2} ({least:.2} to {most:.2})", self.what);
-    }
-}
-
 #[tokio::main(worker_threads = 2)]
 async fn main() {
     let rounds = std::env::var("DASKWIRE_BENCH_ROUNDS");
@@ -230,41 +175,32 @@ async fn main() {
     }
     println!("{rounds} rounds; ratio: median (least to most)");
     new_comm(rounds).await;
-    pings(rounds).await;
     bulk(rounds).await;
 }
 
+/// Accepts comms, and keeps them until their peers end them.
+async fn serve(listener: Listener) {
+    while let Ok(incoming) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut comm = incoming.handshake().await?;
+            comm.read_message().await
+        });
+    }
+}
+
 async fn new_comm(rounds: usize) {
-    let (ours, theirs, address) = endpoints(QuicOptions::default()).await;
-    let accepted = async move {
-        let mut comms = Vec::new();
-        while let Ok(incoming) = theirs.accept().await {
-            comms.push(tokio::spawn(async move {
-                let mut comm = incoming.handshake().await?;
-                comm.read_message().await
-            }));
-        }
-    };
-    tokio::spawn(accepted);
+    let (ours, theirs, address) = endpoints().await;
+    tokio::spawn(serve(theirs));
     let loopback = "tcp://127.0.0.1:0".parse().unwrap();
     let transports = Transports::new().with(Tcp::default());
     let listener = transports.bind(&loopback, CommOptions::default());
     let listener = listener.await.unwrap();
     let tcp_address = listener.local_address().unwrap();
-    tokio::spawn(async move {
-        let mut comms = Vec::new();
-        while let Ok(incoming) = listener.accept().await {
-            comms.push(tokio::spawn(async move {
-                let mut comm = incoming.handshake().await?;
-                comm.read_message().await
-            }));
-        }
-    });
+    tokio::spawn(serve(listener));
     let options = CommOptions::default();
     // The first comm makes the connection.
     let _first = ours.connect(&address, &options).await.unwrap();
-    let mut ratios =
-        Ratios::new("new comm: QUIC stream on a live connection / TCP connection, time");
+    let mut ratios = Vec::new();
     let mut kept = Vec::new();
     for round in 0..=rounds {
         let quic = async || ours.connect(&address, &options).await.unwrap();
@@ -276,65 +212,33 @@ async fn new_comm(rounds: usize) {
         let tcp = new_comms(tcp, &mut kept).await;
         // The first round warms up.
         if round != 0 {
-            ratios.all.push(quic / tcp);
+            ratios.push(quic / tcp);
         }
     }
-    ratios.print();
-}
-
-async fn pings(rounds: usize) {
-    let (ours, theirs, address) = endpoints(QuicOptions::default()).await;
-    let (mut comm, mut echo) = pair(&ours, &theirs, &address).await;
-    tokio::spawn(async move {
-        while let Ok(Some(frames)) = echo.read_message().await {
-            echo.write_message(&frames).await.unwrap();
-        }
-    });
-    let keep = raw(Some(QuicOptions::default())).await;
-    let mut stream = keep.0.open_bi().await.unwrap();
-    stream.0.write_all(&[7; 124]).await.unwrap();
-    let mut echo = keep.1.accept_bi().await.unwrap();
-    tokio::spawn(async move {
-        let mut bytes = [0; 124];
-        while echo.1.read_exact(&mut bytes).await.is_ok() {
-            echo.0.write_all(&bytes).await.unwrap();
-        }
-    });
-    stream.1.read_exact(&mut [0; 124]).await.unwrap();
-    let mut ratios = Ratios::new("100-byte round trips: comm / raw quinn, same settings, time");
-    for round in 0..=rounds {
-        let ratio = comm_pings(&mut comm).await / raw_pings(&mut stream).await;
-        if round != 0 {
-            ratios.all.push(ratio);
-        }
-    }
-    ratios.print();
+    show_ratios(
+        "new comm: QUIC stream on a live connection / TCP, time",
+        ratios,
+    );
 }
 
 async fn bulk(rounds: usize) {
     let payload = vec![7; BULK];
     let mut into = vec![0; BULK];
-    let (ours, theirs, address) = endpoints(QuicOptions::default()).await;
+    let (ours, theirs, address) = endpoints().await;
     let (ours, theirs) = pair(&ours, &theirs, &address).await;
     let ((_our_reader, mut writer), (mut reader, _their_writer)) = (ours.split(), theirs.split());
-    let mut same = raw_stream(Some(QuicOptions::default())).await;
-    let mut plain = raw_stream(None).await;
-    let mut to_same = Ratios::new("64 MiB messages: comm / raw quinn, same settings, throughput");
-    let mut to_plain = Ratios::new("64 MiB messages: comm / raw quinn, its defaults, throughput");
-    let mut noise = Ratios::new("64 MiB: raw quinn, same settings, against itself, throughput");
+    let mut stream = raw_stream().await;
+    let (mut to_raw, mut noise) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let ours = comm_bulk(&mut writer, &mut reader, &payload, &mut into).await;
-        let raw = raw_bulk(&mut same, &payload, &mut into).await;
-        let defaults = raw_bulk(&mut plain, &payload, &mut into).await;
-        let again = raw_bulk(&mut same, &payload, &mut into).await;
+        let raw = raw_bulk(&mut stream, &payload, &mut into).await;
+        let again = raw_bulk(&mut stream, &payload, &mut into).await;
         // The first message discovers the MTU of the path.
         if round != 0 {
-            to_same.all.push(raw / ours);
-            to_plain.all.push(defaults / ours);
-            noise.all.push(raw / again);
+            to_raw.push(raw / ours);
+            noise.push(raw / again);
         }
     }
-    to_same.print();
-    to_plain.print();
-    noise.print();
+    show_ratios("64 MiB: comm / raw quinn, throughput", to_raw);
+    show_ratios("64 MiB: raw quinn against itself, throughput", noise);
 }

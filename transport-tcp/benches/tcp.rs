@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use daskwire::Limits;
 use daskwire::frame::{Arena, Prefix, encode_prelude};
 use daskwire_comm::{BufferPool, CommReader, CommWriter};
-use daskwire_testing::bench::median;
+use daskwire_testing::bench::{median, show_ratios};
 use futures_util::{SinkExt, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -173,7 +173,8 @@ async fn pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A connection for messages in one direction, each answered with a byte.
+/// A connection for messages in one direction. Each `len` bytes that the sink counts are answered
+/// with a byte.
 struct Lane<S> {
     source: S,
     answers: OwnedReadHalf,
@@ -198,7 +199,10 @@ impl<S: Source> Lane<S> {
         let mut sink = sink(reader);
         let sink = tokio::spawn(async move {
             loop {
-                assert_eq!(sink.receive().await, len);
+                let mut left = len;
+                while left != 0 {
+                    left -= sink.receive().await;
+                }
                 if answer.write_all(&[1]).await.is_err() {
                     break;
                 }
@@ -285,64 +289,17 @@ async fn race(title: &str, len: usize, rounds: usize) {
     let (base, ..) = median(base);
     println!("{title}: raw tokio takes {:.1} us", base * 1e6);
     for (name, ratios) in names.iter().zip(ratios) {
-        let (middle, least, most) = median(ratios);
-        println!("  {name:34} {middle:5.2}   ({least:.2} to {most:.2})");
+        show_ratios(name, ratios);
     }
 }
 
-/// A receiver of a batch of small messages.
-trait Batch: Send + 'static {
-    /// Reads once, and returns the number of bytes of messages; 0 at the end.
-    fn read(&mut self) -> impl Future<Output = usize> + Send;
-}
+/// A receiver of all bytes that have arrived.
+struct RawAny(OwnedReadHalf, Vec<u8>);
 
-struct RawBatch(OwnedReadHalf, Vec<u8>);
-
-impl Batch for RawBatch {
-    async fn read(&mut self) -> usize {
+impl Sink for RawAny {
+    async fn receive(&mut self) -> usize {
         self.0.read(&mut self.1).await.expect("it arrives")
     }
-}
-
-impl Batch for ReusedBuffer {
-    async fn read(&mut self) -> usize {
-        let mut arena = Arena::new(&mut self.buffer);
-        let read = daskwire::transport::CommReader::read_message(&mut self.comm, &mut arena);
-        match read.await.expect("it arrives") {
-            Some(_) => PRELUDE_LEN + arena.filled().len(),
-            None => 0,
-        }
-    }
-}
-
-impl Batch for Fresh {
-    async fn read(&mut self) -> usize {
-        let frames = self.0.read_message().await.expect("it arrives");
-        frames.map_or(0, |frames| PRELUDE_LEN + frames[0].len())
-    }
-}
-
-/// One connection and the receiver at its far end.
-async fn batches<B: Batch>(
-    make: impl FnOnce(OwnedReadHalf) -> B,
-) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let (near, far) = pair().await;
-    let (far_in, mut far_out) = far.into_split();
-    let mut batch = make(far_in);
-    tokio::spawn(async move {
-        let mut left = BATCH_LEN;
-        loop {
-            match batch.read().await {
-                0 => break,
-                len => left -= len,
-            }
-            if left == 0 {
-                left = BATCH_LEN;
-                far_out.write_all(&[1]).await.expect("it is taken");
-            }
-        }
-    });
-    near.into_split()
 }
 
 /// The number of messages in one batch of [`one_way`].
@@ -357,14 +314,11 @@ async fn one_way(rounds: usize) {
         comm: reader(io),
         buffer: vec![1; SMALL],
     };
-    let (mut raw_in, mut raw_out) = batches(|io| RawBatch(io, vec![1; 64 << 10])).await;
-    let (mut reused_in, reused_out) = batches(reused).await;
-    let (mut fresh_in, fresh_out) = batches(|io| Fresh(reader(io))).await;
-    let mut reused_out = CommWriter::new(reused_out, Prefix::U64);
-    let mut fresh_out = CommWriter::new(fresh_out, Prefix::U64);
-    let payload = [7; SMALL];
+    let writer = |io| CommWriter::new(io, Prefix::U64);
     let chunk = vec![7; 64 << 10];
-    let mut answer = [0];
+    let mut raw = Lane::new(|io| io, |io| RawAny(io, vec![1; 64 << 10]), BATCH_LEN).await;
+    let mut reused = Lane::new(writer, reused, BATCH * SMALL).await;
+    let mut fresh = Lane::new(writer, |io| Fresh(reader(io)), BATCH * SMALL).await;
     let mut base = Vec::new();
     let mut ratios = [Vec::new(), Vec::new()];
     for round in 0..=rounds {
@@ -372,28 +326,23 @@ async fn one_way(rounds: usize) {
         let mut left = BATCH_LEN;
         while left != 0 {
             let len = left.min(chunk.len());
-            raw_out.write_all(&chunk[..len]).await.expect("it is taken");
+            let written = raw.source.write_all(&chunk[..len]).await;
+            written.expect("it is taken");
             left -= len;
         }
-        raw_in.read_exact(&mut answer).await.expect("an answer");
+        raw.answers.read_u8().await.expect("an answer");
         let floor = start.elapsed().as_secs_f64();
         if round != 0 {
             base.push(floor / BATCH as f64);
         }
-        let lanes = [
-            (&mut reused_in, &mut reused_out),
-            (&mut fresh_in, &mut fresh_out),
-        ];
-        for ((near_in, near_out), ratios) in lanes.into_iter().zip(&mut ratios) {
+        for (lane, ratios) in [&mut reused, &mut fresh].into_iter().zip(&mut ratios) {
             let start = Instant::now();
             for _ in 0..BATCH {
-                near_out
-                    .feed_message(&[payload])
-                    .await
-                    .expect("it is taken");
+                let fed = lane.source.feed_message(&[[7; SMALL]]).await;
+                fed.expect("it is taken");
             }
-            near_out.flush().await.expect("it is taken");
-            near_in.read_exact(&mut answer).await.expect("an answer");
+            lane.source.flush().await.expect("it is taken");
+            lane.answers.read_u8().await.expect("an answer");
             if round != 0 {
                 ratios.push(start.elapsed().as_secs_f64() / floor);
             }
@@ -405,14 +354,9 @@ async fn one_way(rounds: usize) {
          of 64 KiB",
         base * 1e6
     );
-    let names = [
-        "ours, into a buffer that is kept",
-        "ours, into fresh memory",
-    ];
-    for (name, ratios) in names.iter().zip(ratios) {
-        let (middle, least, most) = median(ratios);
-        println!("  {name:34} {middle:5.2}   ({least:.2} to {most:.2})");
-    }
+    let [reused, fresh] = ratios;
+    show_ratios("ours, into a buffer that is kept", reused);
+    show_ratios("ours, into fresh memory", fresh);
 }
 
 fn main() {
@@ -423,16 +367,8 @@ fn main() {
         .expect("a runtime");
     println!("time as a multiple of raw tokio's: median (least to most)");
     runtime.block_on(async {
-        let only = std::env::args().nth(1).unwrap_or_default();
-        if !only.starts_with("one") {
-            race("one message of 64 MiB", LARGE, 31).await;
-            race("one message of 100 bytes and an answer", SMALL, 5001).await;
-        }
-        one_way(
-            std::env::args()
-                .nth(2)
-                .map_or(101, |rounds| rounds.parse().expect("a number")),
-        )
-        .await;
+        race("one message of 64 MiB", LARGE, 31).await;
+        race("one message of 100 bytes and an answer", SMALL, 5001).await;
+        one_way(101).await;
     });
 }

@@ -10,7 +10,7 @@
 use core::hint::black_box;
 use std::time::Instant;
 
-use daskwire_compression::{Codec, Compression, Lz4, Policy, Snappy, decompress};
+use daskwire_compression::{Codec, Compression, Lz4, Snappy, decompress};
 
 struct Random(u64);
 
@@ -217,37 +217,9 @@ fn run(name: &str, payload: &[u8], rounds: usize) {
             "snap",
             Box::new(|| _ = black_box(snap_decoder.decompress(&frame, &mut b).unwrap())),
         ),
-        (
-            "memcpy",
-            Box::new(|| black_box(&mut c)[..len].copy_from_slice(black_box(payload))),
-        ),
     ];
     race(name, "snappy decompress", len, rounds, snappy_work);
     assert!(a[..len] == *payload && b[..len] == *payload);
-
-    // The cost of sampling: for a payload that does not compress, and in
-    // addition to compression for one that does.
-    let policy = Policy {
-        max_percent: 0,
-        ..Policy::DASK
-    };
-    let mut whole = Lz4::new();
-    let mut random = Random(7);
-    let policy_work: Vec<Contestant<'_>> = vec![
-        (
-            "",
-            Box::new(|| {
-                let mut draw = |bound| random.next() % bound;
-                let sent = policy.maybe_compress(&mut lz4, payload, &mut a, &mut draw);
-                assert_eq!(black_box(sent), Ok(None));
-            }),
-        ),
-        (
-            "compressing all",
-            Box::new(|| _ = black_box(whole.compress(payload, &mut b).unwrap())),
-        ),
-    ];
-    race(name, "lz4 sample", len, rounds, policy_work);
 }
 
 fn c_lz4(payload: &[u8], out: &mut [u8]) -> usize {
