@@ -444,6 +444,26 @@ use MessageErrorKind::{EntryKind, EntryMissing, FramesMissing, ListLength, Malfo
 const HOST_FRAMES: u64 = Limits::HOST.frame_count;
 const HOST_LEN: u64 = Limits::HOST.frame_len;
 
+const fn kind(key: &'static str, expected: &'static str) -> MessageErrorKind {
+    EntryKind { key, expected }
+}
+
+const fn missing(key: &'static str) -> MessageErrorKind {
+    EntryMissing { key }
+}
+
+const fn frames_missing(needed: u64, available: usize) -> MessageErrorKind {
+    FramesMissing { needed, available }
+}
+
+const fn list_length(key: &'static str, found: u64, expected: u64) -> MessageErrorKind {
+    ListLength {
+        key,
+        found,
+        expected,
+    }
+}
+
 const fn truncated(needed: u64, available: usize) -> MessageErrorKind {
     Malformed(MalformedKind::Truncated { needed, available })
 }
@@ -596,50 +616,23 @@ const FAULTS: &[(&str, Expected)] = &[
     ),
     (
         "nosplit--hdr-count-missing",
-        In(
-            1,
-            0,
-            EntryMissing {
-                key: "num-sub-frames",
-            },
-        ),
+        In(1, 0, missing("num-sub-frames")),
     ),
     (
         "nosplit--hdr-count-negative",
-        In(
-            1,
-            98,
-            EntryKind {
-                key: "num-sub-frames",
-                expected: "an integer of 0 or more",
-            },
-        ),
+        In(1, 98, kind("num-sub-frames", "an integer of 0 or more")),
     ),
     (
         "nosplit--hdr-count-u64max",
-        In(
-            1,
-            0,
-            FramesMissing {
-                needed: u64::MAX,
-                available: 1,
-            },
-        ),
+        In(1, 0, frames_missing(u64::MAX, 1)),
     ),
     (
         "nosplit--ref-pickled-no-object",
-        In(1, 0, EntryMissing { key: "pickled-obj" }),
+        In(1, 0, missing("pickled-obj")),
     ),
     (
         "nosplit--ref-pickled-object-is-str",
-        In(
-            1,
-            13,
-            EntryKind {
-                key: "pickled-obj",
-                expected: "a bin",
-            },
-        ),
+        In(1, 13, kind("pickled-obj", "a bin")),
     ),
     (
         "nosplit--ref-overlap",
@@ -655,14 +648,7 @@ const FAULTS: &[(&str, Expected)] = &[
     ),
     (
         "nosplit--ref-header-is-array",
-        In(
-            1,
-            0,
-            EntryKind {
-                key: "the header of a payload",
-                expected: "a map",
-            },
-        ),
+        In(1, 0, kind("the header of a payload", "a map")),
     ),
     (
         "nosplit--ref-header-holds-placeholder",
@@ -671,25 +657,11 @@ const FAULTS: &[(&str, Expected)] = &[
     // PROTOCOL SPLIT-6 and COMPRESS-6
     (
         "nosplit--hdr-split-no-offsets",
-        In(
-            1,
-            0,
-            EntryMissing {
-                key: "split-offsets",
-            },
-        ),
+        In(1, 0, missing("split-offsets")),
     ),
     (
         "nosplit--hdr-split-lists-differ",
-        In(
-            1,
-            0,
-            ListLength {
-                key: "split-offsets",
-                found: 1,
-                expected: 2,
-            },
-        ),
+        In(1, 0, list_length("split-offsets", 1, 2)),
     ),
     (
         "nosplit--hdr-split-past-end",
@@ -705,37 +677,15 @@ const FAULTS: &[(&str, Expected)] = &[
     ),
     (
         "nosplit--hdr-split-string",
-        In(
-            1,
-            51,
-            EntryKind {
-                key: "split-num-sub-frames",
-                expected: "an array",
-            },
-        ),
+        In(1, 51, kind("split-num-sub-frames", "an array")),
     ),
     (
         "nosplit--hdr-compression-short",
-        In(
-            1,
-            0,
-            ListLength {
-                key: "compression",
-                found: 0,
-                expected: 1,
-            },
-        ),
+        In(1, 0, list_length("compression", 0, 1)),
     ),
     (
         "nosplit--hdr-compression-is-str",
-        In(
-            1,
-            81,
-            EntryKind {
-                key: "compression",
-                expected: "an array",
-            },
-        ),
+        In(1, 81, kind("compression", "an array")),
     ),
     // PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3, COMPRESS-4 and COMPRESS-11
     (
@@ -782,17 +732,11 @@ const FAULTS: &[(&str, Expected)] = &[
         "classic--message-lz4-4g",
         In(1, 0, implausible(u32::MAX as u64, 20, 255)),
     ),
-    (
-        "classic--cl-no-headers",
-        In(2, 0, EntryMissing { key: "headers" }),
-    ),
-    (
-        "classic--cl-no-keys",
-        In(2, 0, EntryMissing { key: "keys" }),
-    ),
+    ("classic--cl-no-headers", In(2, 0, missing("headers"))),
+    ("classic--cl-no-keys", In(2, 0, missing("keys"))),
     (
         "classic--cl-header-of-key-missing",
-        In(2, 16, EntryMissing { key: "headers" }),
+        In(2, 16, missing("headers")),
     ),
     // PROTOCOL CLASSIC-5, CLASSIC-7, CLASSIC-8, CLASSIC-9 and CLASSIC-10
     (
@@ -815,29 +759,16 @@ const FAULTS: &[(&str, Expected)] = &[
         "classic--cl-duplicate-path",
         In(2, 84, MessageErrorKind::PathTwice),
     ),
-    (
-        "classic--cl-count-missing",
-        In(2, 13, EntryMissing { key: "count" }),
-    ),
+    ("classic--cl-count-missing", In(2, 13, missing("count"))),
     (
         "classic--cl-count-huge",
-        In(
-            2,
-            13,
-            FramesMissing {
-                needed: 1 << 63,
-                available: 1,
-            },
-        ),
+        In(2, 13, frames_missing(1 << 63, 1)),
     ),
     (
         "classic--cl-frames-left-over",
         In(4, 0, MessageErrorKind::FramesLeftOver { count: 2 }),
     ),
-    (
-        "classic--cl-lengths-missing",
-        In(2, 13, EntryMissing { key: "lengths" }),
-    ),
+    ("classic--cl-lengths-missing", In(2, 13, missing("lengths"))),
     (
         "classic--cl-lengths-too-large",
         In(
