@@ -27,8 +27,8 @@
 //! certificate is accepted.
 //!
 //! As in Dask, **names are not checked** by default: any member of the cluster can
-//! impersonate any other, including the scheduler. Roles are not distinguished, and
-//! revocation is not checked.
+//! impersonate any other, including the scheduler. Revocation is not checked. Roles are not
+//! distinguished here; a scheduler can tell them by [`certificate_names`].
 //!
 //! # The end of a connection
 //!
@@ -41,6 +41,7 @@
 //! Sessions are not resumed: certificates are presented and verified each time.
 
 mod certificate;
+mod names;
 mod settings;
 mod verifier;
 
@@ -55,6 +56,7 @@ use rustls::{
 
 use crate::{Closed, CommError};
 
+pub use names::certificate_names;
 pub use rustls;
 pub use settings::{
     ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings, TlsVersion,

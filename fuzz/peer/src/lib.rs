@@ -21,12 +21,12 @@ use core::time::Duration;
 use std::sync::OnceLock;
 
 use daskwire_comm::Address;
-use daskwire_comm::tls::Verifier;
 use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
 use daskwire_comm::tls::rustls::crypto::ring;
 use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
+use daskwire_comm::tls::{Verifier, certificate_names};
 use daskwire_fuzz::CORE;
 
 use capture::capture;
@@ -82,6 +82,8 @@ fn certificate(input: &[u8]) {
         let verifier = Verifier::new(authorities, &ring::default_provider());
         (verifier.expect("good authorities"), known)
     });
+    let names = certificate_names(input);
+    assert!(names.iter().map(String::len).sum::<usize>() <= input.len());
     let leaf = CertificateDer::from(input);
     let now = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
     let name = ServerName::try_from("scheduler").expect("a name");
