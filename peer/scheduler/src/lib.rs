@@ -19,6 +19,7 @@
 mod error;
 mod event;
 mod notice;
+mod permissions;
 #[cfg(target_os = "linux")]
 mod python;
 mod server;
@@ -39,6 +40,7 @@ use state::State;
 
 pub use error::{ServeError, StartError};
 pub use notice::{LeaveReason, LeftTasks, Notice};
+pub use permissions::{Permissions, Permit};
 #[cfg(target_os = "linux")]
 pub use python::PythonOptions;
 pub use state::Policy;
@@ -87,6 +89,12 @@ pub struct Options {
     pub contact_address: Option<Address>,
     /// The ops of requests that are refused, for example for security. Default: none.
     pub blocked_ops: Vec<String>,
+    /// What a peer may do, by its certificate. Default: `None`, so that each peer that connects may
+    /// do everything, as in Dask.
+    ///
+    /// What is not allowed is refused with a `PermissionError` that names the operation and the
+    /// peer, and reported with [`Notice::Denied`].
+    pub permit: Option<Permit>,
     /// The ports of other services of the scheduler by their names, which `identity` reports.
     pub services: Vec<(String, u16)>,
     /// Time without tasks that run or wait for a worker, and without any change of a task, after
@@ -114,6 +122,7 @@ impl Default for Options {
             max_comms: max_comms(),
             contact_address: None,
             blocked_ops: Vec::new(),
+            permit: None,
             services: Vec::new(),
             idle_timeout: None,
             #[cfg(target_os = "linux")]

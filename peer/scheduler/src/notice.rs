@@ -29,6 +29,14 @@ pub enum Notice {
         /// The reason why the message is malformed.
         error: ProtocolError,
     },
+    /// A peer asked for something that its certificate does not allow. Reported once of each op of
+    /// a comm, for at most 16 ops.
+    Denied {
+        /// The client, worker or other peer.
+        peer: String,
+        /// The reason, which names the operation and the certificate.
+        reason: String,
+    },
     /// A peer did not read its messages, and its comm was closed.
     NotReading {
         /// The client or worker.
@@ -149,6 +157,7 @@ impl fmt::Display for Notice {
                 write!(f, "ignored a message of {peer} with unknown op {op:?}")
             }
             Self::Malformed { peer, error } => write!(f, "closed the comm with {peer}: {error}"),
+            Self::Denied { peer, reason } => write!(f, "refused a request of {peer}: {reason}"),
             Self::NotReading { peer, limit } => write!(
                 f,
                 "closed the comm with {peer}, which did not read its messages: more than {limit} \

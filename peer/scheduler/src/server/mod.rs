@@ -45,6 +45,7 @@ mod streams;
 
 use log::Log;
 use plugins::Plugins;
+pub(super) use requests::installs_routing;
 
 /// Timeout for sending the last messages to a peer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

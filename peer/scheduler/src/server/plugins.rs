@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use daskwire_messages::Value;
-use daskwire_messages::protocol::{Broadcast, RegisterSchedulerPlugin, Unknown};
+use daskwire_messages::protocol::{Broadcast, Field as _, RegisterSchedulerPlugin, Unknown};
 use daskwire_messages::value::{Object, Serialized};
 use daskwire_rpc::channel::Channel;
 
@@ -54,15 +54,28 @@ impl Plugins {
         Value::dict(self.list(kind).iter().cloned())
     }
 
-    /// Stores a plugin. Returns `false` if a plugin of the name is kept.
-    fn insert(&self, kind: PluginKind, name: &str, plugin: &Value, keep: bool) -> bool {
+    /// Stores a plugin, unless all plugins of the kind would take more than `max_len` bytes.
+    fn insert(
+        &self,
+        kind: PluginKind,
+        (name, plugin): (&str, &Value),
+        keep: bool,
+        max_len: usize,
+    ) -> Inserted {
         let mut list = self.list(kind);
+        if keep && list.iter().any(|(known, _)| known == name) {
+            return Inserted::Kept;
+        }
+        let others = list.iter().filter(|(known, _)| known != name);
+        let others: usize = others.map(|(name, plugin)| len_of(name, plugin)).sum();
+        if others.saturating_add(len_of(name, plugin)) > max_len {
+            return Inserted::Full;
+        }
         match list.iter_mut().find(|(known, _)| known == name) {
-            Some(_) if keep => return false,
             Some((_, old)) => *old = plugin.clone(),
             None => list.push((name.to_owned(), plugin.clone())),
         }
-        true
+        Inserted::Stored
     }
 
     fn remove(&self, kind: PluginKind, name: &str) -> bool {
@@ -83,6 +96,21 @@ impl Plugins {
             started.await;
         }
     }
+}
+
+/// The outcome of storing a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inserted {
+    Stored,
+    /// There is a plugin of the name, which stays.
+    Kept,
+    Full,
+}
+
+/// The memory of a plugin in bytes, with that of its entry.
+fn len_of(name: &str, plugin: &Value) -> usize {
+    const ENTRY_LEN: usize = 64;
+    name.len() + plugin.heap_len() + ENTRY_LEN
 }
 
 /// Guard that counts a nanny that is starting.
@@ -128,8 +156,14 @@ impl Shared {
         idempotent: Option<bool>,
     ) -> Reply {
         let keep = idempotent.unwrap_or(false);
-        if !self.plugins.insert(kind, &name, &plugin, keep) {
-            return Reply::Value(Value::Dict([].into()));
+        let max_len = self.options.policy.max_shared_len;
+        match self.plugins.insert(kind, (&name, &plugin), keep, max_len) {
+            Inserted::Stored => {}
+            Inserted::Kept => return Reply::Value(Value::Dict([].into())),
+            Inserted::Full => {
+                let message = format!("the scheduler stores at most {max_len} bytes of plugins");
+                return refused("MemoryError", &message);
+            }
         }
         let op = match kind {
             PluginKind::Worker => "plugin-add",

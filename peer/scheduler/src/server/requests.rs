@@ -23,7 +23,7 @@ use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
 use crate::state::SchedulerInput;
 use crate::state::unknown::UnknownOps;
-use crate::{LeaveReason, Notice};
+use crate::{LeaveReason, Notice, Permissions};
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
@@ -32,18 +32,21 @@ impl Shared {
             return;
         };
         let peer = comm.peer_address().to_string();
+        let permissions = self.options.permit.as_ref();
+        let permissions = permissions.map(|permit| permit(comm.encryption()));
         let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
         let mut channel = Channel::new(comm, ends);
         channel.set_read_hint(self.pool.read_hint());
-        let serving = self.serve(channel);
+        let serving = self.serve(channel, permissions);
         event::in_comm(&peer, serving).await;
     }
 
     /// Replies to requests until a registration turns the comm into a stream, or the
     /// comm ends.
-    async fn serve(self: Arc<Self>, mut channel: Channel) {
+    async fn serve(self: Arc<Self>, mut channel: Channel, permissions: Option<Permissions>) {
         let mut heartbeats = None;
         let mut unknown_ops = UnknownOps::default();
+        let mut denied_ops = UnknownOps::default();
         let mut next = None;
         loop {
             let incoming = match next.take() {
@@ -59,38 +62,61 @@ impl Shared {
             if let Ok(request) = &incoming.request {
                 channel.set_traffic(daskwire_rpc::request::traffic(request));
             }
+            let denied = match (&permissions, &incoming.request) {
+                (Some(permissions), Ok(request)) => permissions.denial(request),
+                _ => None,
+            };
+            if let Some(denied) = &denied
+                && denied_ops.is_new(denied.op())
+            {
+                self.notify(&Notice::Denied {
+                    peer: channel.peer.to_string(),
+                    reason: denied.to_string(),
+                });
+            }
             let mut pending = None;
-            let reply = match incoming.request {
-                Ok(request) if self.is_blocked(request.op()) => {
-                    let message = format!(
-                        "The '{}' handler has been explicitly disallowed in Scheduler, possibly \
+            let reply = match (denied, incoming.request) {
+                (Some(denied), Ok(Request::RegisterClient(_))) => {
+                    return self.refuse_client(channel, &denied).await;
+                }
+                (Some(denied), Ok(Request::RegisterWorker(_))) => {
+                    return self.refuse_worker(channel.sender, &denied).await;
+                }
+                (Some(denied), _) => refused("PermissionError", &denied.to_string()),
+                (None, request) => match request {
+                    Ok(request) if self.is_blocked(request.op()) => {
+                        let message = format!(
+                            "The '{}' handler has been explicitly disallowed in Scheduler, possibly \
                          due to security concerns.",
-                        request.op()
-                    );
-                    refused("ValueError", &message)
-                }
-                Ok(Request::RegisterClient(register)) => {
-                    return self.client_stream(channel, register).await;
-                }
-                Ok(Request::SubscribeWorkerStatus(_)) => return self.watch_workers(channel).await,
-                Ok(Request::RegisterNanny(_)) => return self.start_nanny(channel).await,
-                Ok(Request::RegisterWorker(register)) => {
-                    return self.worker_stream(channel, register).await;
-                }
-                Ok(request) if daskwire_extensions::is_shared(&request) => {
-                    let pending = pending.insert(self.request(request));
-                    match pending.reply(&mut channel.receiver, &mut next).await {
-                        Ok(reply) => reply,
-                        Err(Ended) => return,
+                            request.op()
+                        );
+                        refused("ValueError", &message)
                     }
-                }
-                Ok(request) => {
-                    if let Request::HeartbeatWorker(_) = request {
-                        heartbeats.get_or_insert_with(|| MemberComm::new(&self));
+                    Ok(Request::RegisterClient(register)) => {
+                        return self.client_stream(channel, register).await;
                     }
-                    self.reply_to(request, &channel, &mut unknown_ops).await
-                }
-                Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
+                    Ok(Request::SubscribeWorkerStatus(_)) => {
+                        return self.watch_workers(channel).await;
+                    }
+                    Ok(Request::RegisterNanny(_)) => return self.start_nanny(channel).await,
+                    Ok(Request::RegisterWorker(register)) => {
+                        return self.worker_stream(channel, register).await;
+                    }
+                    Ok(request) if daskwire_extensions::is_shared(&request) => {
+                        let pending = pending.insert(self.request(request));
+                        match pending.reply(&mut channel.receiver, &mut next).await {
+                            Ok(reply) => reply,
+                            Err(Ended) => return,
+                        }
+                    }
+                    Ok(request) => {
+                        if let Request::HeartbeatWorker(_) = request {
+                            heartbeats.get_or_insert_with(|| MemberComm::new(&self));
+                        }
+                        self.reply_to(request, &channel, &mut unknown_ops).await
+                    }
+                    Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
+                },
             };
             let is_end = matches!(reply, Reply::Terminate);
             let is_closing = is_end || incoming.is_last || matches!(reply, Reply::CloseComm);
@@ -396,7 +422,7 @@ impl Shared {
 /// Whether a worker in Rust asks for the plugin that makes Dask's scheduler place tasks by the
 /// functions of workers. This scheduler does so itself.
 // ROLES WORKER-8
-fn installs_routing(request: &Unknown) -> bool {
+pub(crate) fn installs_routing(request: &Unknown) -> bool {
     const INSTALL: &[u8] = b"names['install'](dask_scheduler)";
     let function = || match request.value("function") {
         Some(Value::Bytes(function)) => function.windows(INSTALL.len()).any(|part| part == INSTALL),

@@ -1,5 +1,7 @@
 //! The streams of clients and workers.
 
+use core::fmt;
+use core::time::Duration;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +11,7 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::UpdateGraph;
 use daskwire_messages::protocol::{
     ClientDesiresKeys, Field as _, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
-    RegisterWorkerReply, ReplyStatus,
+    RegisterWorkerReply, ReplyStatus, StreamStart, ToClient,
 };
 use daskwire_rpc::RequestError;
 use daskwire_rpc::batched::{Backlog, BatchSender, BatchWriter};
@@ -143,17 +145,8 @@ impl Shared {
         let (id, mut writing, backlog) = match joined {
             Ok(joined) => joined,
             Err(refused) => {
-                let (refusal, mut sender) = *refused;
-                let reply = RegisterWorkerReply {
-                    status: ReplyStatus::Error,
-                    message: Some(refusal.to_string()),
-                    time: Some(self.clock.now().as_secs_f64()),
-                    ..RegisterWorkerReply::default()
-                };
-                if sender.send(&reply).await.is_ok() {
-                    let _ = sender.close().await;
-                }
-                return;
+                let (refusal, sender) = *refused;
+                return self.refuse_worker(sender, &refusal).await;
             }
         };
         let ending = StreamGuard::new(self, Member::Worker(id));
@@ -199,6 +192,33 @@ impl Shared {
         self.changed.notify_waiters();
         finish_writing(&mut writing).await;
         drop(ending);
+    }
+
+    /// Refuses to register a worker.
+    pub(super) async fn refuse_worker(&self, mut sender: Sender, refusal: &impl fmt::Display) {
+        let reply = RegisterWorkerReply {
+            status: ReplyStatus::Error,
+            message: Some(refusal.to_string()),
+            time: Some(self.clock.now().as_secs_f64()),
+            ..RegisterWorkerReply::default()
+        };
+        if sender.send(&reply).await.is_ok() {
+            let _ = sender.close().await;
+        }
+    }
+
+    /// Refuses to register a client.
+    pub(super) async fn refuse_client(&self, channel: Channel, refusal: &impl fmt::Display) {
+        let Channel { sender, .. } = channel;
+        let max_len = self.options.max_queued_len;
+        let (stream, mut writing) = BatchSender::<ToClient>::new(sender, Duration::ZERO, max_len);
+        let _ = stream.send(StreamStart {
+            warning: Some(String::new()),
+            error: Some(refusal.to_string()),
+            ..StreamStart::default()
+        });
+        drop(stream);
+        finish_writing(&mut writing).await;
     }
 
     /// Registers a worker. If it is accepted, the reply is the first message of its stream.

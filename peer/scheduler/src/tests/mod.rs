@@ -22,6 +22,7 @@ mod listeners;
 mod moves;
 mod operations;
 mod panics;
+mod permissions;
 mod queues;
 mod requests;
 mod shared;
