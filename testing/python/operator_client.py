@@ -5,11 +5,12 @@ with TLS or `-`, and the names of checks. Prints `ready done` if the checks pass
 exception otherwise.
 """
 
+import asyncio
 import operator
 import sys
 import warnings
 
-from distributed import Client, wait
+from distributed import Client, rpc, wait
 from distributed.security import Security
 from distributed.versions import error_message
 
@@ -60,6 +61,28 @@ def agrees(client):
     assert "tornado" in warning and "numpy" in warning and "python" not in warning, warning
 
 
+def rejected(address, security):
+    """The certificate of a worker may register no client, and not end the scheduler."""
+    try:
+        Client(address, timeout=60, security=security)
+    except ImportError as error:
+        assert 'the certificate of "worker" may not ask for "register-client"' in str(error), error
+    else:
+        raise AssertionError("it may")
+
+    async def terminate():
+        async with rpc(address, connection_args=security.get_connection_args("client")) as remote:
+            await remote.identity()
+            try:
+                await remote.terminate()
+            except PermissionError as error:
+                assert "which is for the certificates of clients" in str(error), error
+            else:
+                raise AssertionError("it may")
+
+    asyncio.run(terminate())
+
+
 if __name__ == "__main__":
     address, pem, *steps = sys.argv[1:]
     security = None
@@ -67,8 +90,11 @@ if __name__ == "__main__":
         security = Security(
             tls_ca_file=pem, tls_client_cert=pem, tls_client_key=pem, require_encryption=False
         )
-    with Client(address, timeout=60, security=security) as client:
-        for step in steps:
-            globals()[step](client)
+    if steps == ["rejected"]:
+        rejected(address, security)
+    else:
+        with Client(address, timeout=60, security=security) as client:
+            for step in steps:
+                globals()[step](client)
     print("ready done", flush=True)
     sys.stdin.read()

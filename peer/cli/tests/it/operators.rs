@@ -257,3 +257,191 @@ fn the_scheduler_says_what_it_is() {
     );
     drop(worker);
 }
+
+/// Certificates of workers do not do what those of clients do.
+#[test]
+fn certificates_have_roles() {
+    let scratch = Scratch::new("roles");
+    let authority = Authority::new("cluster");
+    let [files, of_worker, of_client] =
+        ["scheduler", "worker", "client"].map(|name| authority.write(&scratch, name));
+    let listen = ["--port", "0", "--protocol", "tls"];
+    let names = |role: &str, names: &'static str| {
+        (format!("DASK_DISTRIBUTED__COMM__TLS__{role}__NAMES"), names)
+    };
+    let variables = [names("CLIENT", "['client']"), names("WORKER", "['worker']")];
+    let variables = variables.each_ref().map(|(name, value)| (&**name, *value));
+    let arguments = [&listen[..], &tls_arguments(&files)].concat();
+    let scheduler = scheduler(&arguments, &variables);
+    let _worker = worker_with_tls(scheduler.address(), "alice", &of_worker);
+    // One file with the authority, the certificate and the key.
+    let bundle = |files: &[String; 2]| {
+        let [ca, cert] = files
+            .each_ref()
+            .map(|file| fs::read_to_string(file).expect("it exists"));
+        let path = format!("{}-bundle.pem", files[1]);
+        fs::write(&path, cert + &ca).expect("it is written");
+        path
+    };
+    client(scheduler.address(), &bundle(&of_client), &["computes"]);
+    let rejected = [scheduler.address(), &bundle(&of_worker), "rejected"];
+    Peer::spawn(Environment::Current, "operator_client.py", &rejected);
+    scheduler.wait_for_line(&["the certificate of \"worker\"", "\"terminate\""]);
+    // A worker needs a certificate of a worker.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.args(["worker", scheduler.address(), "--name", "bob"]);
+    command.args(tls_arguments(&of_client));
+    let output = command.output().expect("it starts");
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(
+        error.contains("the certificate of \"client\" may not ask for"),
+        "{error}"
+    );
+    // Peers at another address would have no certificates.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.args(["scheduler", "--port", "0", "--protocol", "tcp,tls"]);
+    command.args(tls_arguments(&files)).envs(variables);
+    let output = command.output().expect("it starts");
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(
+        error.contains("peers have no certificates at tcp://"),
+        "{error}"
+    );
+}
+
+/// Dask's scheduler takes over with the same port and scheduler file.
+#[test]
+fn the_scheduler_of_dask_can_take_over() {
+    for signal in ["TERM", "KILL"] {
+        let scratch = Scratch::new(&format!("back-{signal}"));
+        let file = format!("{}/scheduler.json", scratch.path());
+        let with_file = ["--scheduler-file", &file];
+        let interpreter = python(Environment::Current);
+        let dask = |module: &str, arguments: &[&str], ready: &str| {
+            let mut command = Command::new(&interpreter);
+            command.args(["-m", module]).args(with_file).args(arguments);
+            Peer::spawn_command(module, &mut command, |log| address_after(log, ready))
+        };
+        let worker = |nanny: &str| {
+            let arguments = [
+                "--host",
+                "127.0.0.1",
+                "--nthreads",
+                "1",
+                "--no-dashboard",
+                nanny,
+            ];
+            dask("distributed.cli.dask_worker", &arguments, "Registered to:")
+        };
+        let mut ours = scheduler(&[&["--port", "0"][..], &with_file].concat(), &[]);
+        let address = ours.address().to_owned();
+        let mut workers = [worker("--nanny"), worker("--no-nanny")];
+        client(&address, "-", &["computes"]);
+        ours.signal(signal);
+        ours.ended();
+        assert_eq!(fs::exists(&file).expect("it is known"), signal == "KILL");
+        // They end with their scheduler, as with that of Dask.
+        for worker in &mut workers {
+            worker.ended();
+        }
+        let (_, port) = address.rsplit_once(':').expect("a port");
+        let arguments = ["--host", "127.0.0.1", "--port", port, "--no-dashboard"];
+        let theirs = dask(
+            "distributed.cli.dask_scheduler",
+            &arguments,
+            "Scheduler at:",
+        );
+        assert_eq!(theirs.address(), address);
+        let _workers = [worker("--nanny"), worker("--no-nanny")];
+        client(&address, "-", &["computes"]);
+    }
+}
+
+/// The rows of a table: setting and whether it is honoured.
+fn settings_of_guide() -> Vec<(String, bool)> {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/src/scheduler-settings.md"
+    );
+    let page = fs::read_to_string(page).expect("it is part of the source");
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, setting, honoured, ..] = cells[..] else {
+            return None;
+        };
+        let setting = setting.trim_matches('`');
+        let is_honoured = ["yes", "no"].iter().position(|word| *word == honoured)? == 0;
+        Some((setting.to_owned(), is_honoured))
+    });
+    rows.collect()
+}
+
+/// The guide has each setting of Dask, and the code honours those that it says it does.
+#[test]
+fn settings_of_dask_are_in_the_guide() {
+    let source = "import dask, distributed\n\
+                  def leaves(name, value):\n\
+                  \x20   if isinstance(value, dict) and not name.endswith('durations'):\n\
+                  \x20       for key, inner in value.items(): leaves(name + '.' + key, inner)\n\
+                  \x20   else: print(name)\n\
+                  from distributed.config import defaults\n\
+                  for part in ('scheduler', 'comm', 'admin'):\n\
+                  \x20   leaves('distributed.' + part, defaults['distributed'][part])\n";
+    let python = Command::new(python(Environment::Current))
+        .args(["-c", source])
+        .output()
+        .expect("Python starts");
+    let leaves = String::from_utf8(python.stdout).expect("ASCII");
+    let leaves: Vec<&str> = leaves.lines().collect();
+    let rows = settings_of_guide();
+    let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
+    assert!(leaves.len() > 70, "{leaves:?}");
+    assert_eq!(names, leaves);
+
+    // The scheduler names those that it ignores.
+    let of_scheduler = |(name, _): &&(String, bool)| name.starts_with("distributed.scheduler.");
+    let ignored = rows
+        .iter()
+        .filter(of_scheduler)
+        .filter(|(_, is_honoured)| !is_honoured);
+    let mut ignored: Vec<String> = ignored.map(|(name, _)| name.replace('_', "-")).collect();
+    ignored.sort_unstable();
+    let variables = rows
+        .iter()
+        .filter(of_scheduler)
+        .filter(|(_, is_honoured)| !is_honoured);
+    let variables = variables.map(|(name, _)| {
+        let name = name.to_uppercase().replace('.', "__").replace('-', "_");
+        (format!("DASK_{name}"), "'another'")
+    });
+    let variables: Vec<(String, &str)> = variables.collect();
+    let variables: Vec<(&str, &str)> = variables
+        .iter()
+        .map(|(name, value)| (&**name, *value))
+        .collect();
+    let scheduler = scheduler(&["--port", "0"], &variables);
+    let log = scheduler.log();
+    let (_, named) = log.split_once("no effect here: ").expect("a line");
+    let named = named.lines().next().unwrap_or_default().replace('_', "-");
+    let mut named: Vec<&str> = named.split(", ").collect();
+    named.sort_unstable();
+    assert_eq!(named, ignored);
+
+    // The others are read by name.
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/command/");
+    let read = |file: &str| fs::read_to_string(format!("{folder}{file}")).expect("a source");
+    let code = ["scheduler_command/settings.rs", "tls.rs", "config.rs"]
+        .map(read)
+        .concat();
+    for (name, is_honoured) in rows.iter().filter(|row| !of_scheduler(row)) {
+        let tls = name.strip_prefix("distributed.comm.tls.").map(|name| {
+            let name = name.replace("scheduler.", "{role}.");
+            format!("string(\"{name}\")").replace("string(\"{role}", "format!(\"{role}")
+        });
+        let is_read = match &tls {
+            Some(tls) => code.contains(tls.trim_end_matches(')')),
+            None => code.contains(&format!("\"{name}\"")),
+        };
+        assert_eq!(is_read, *is_honoured, "{name}");
+    }
+}

@@ -225,6 +225,7 @@ async fn start<'f>(
     let options = Options {
         policy: settings.policy.clone(),
         blocked_ops: settings.blocked_ops.clone(),
+        permit: settings.permit.clone(),
         transports,
         comm: settings.comm_options(),
         contact_address: contact.or_else(|| bound.first().cloned()),

@@ -1,12 +1,14 @@
 //! The settings of a scheduler, from the command line or else from Dask's configuration.
 
 use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
-use daskwire_comm::{Address, Codec, CommOptions, Transports};
-use daskwire_peer::scheduler::Policy;
+use daskwire_comm::tls::certificate_names;
+use daskwire_comm::{Address, Codec, CommOptions, Encryption, Transports};
 #[cfg(target_os = "linux")]
 use daskwire_peer::scheduler::PythonOptions;
+use daskwire_peer::scheduler::{Permissions, Permit, Policy};
 use serde_json::{Value, json};
 
 use super::SchedulerCommand;
@@ -25,7 +27,7 @@ pub(super) const PORT: u16 = 8786;
 const ANY: &str = "0.0.0.0";
 
 /// The settings of a scheduler.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Settings {
     pub(super) listen: Vec<Address>,
     /// The address that clients and workers use, if it is not that of the first listener.
@@ -33,6 +35,8 @@ pub(super) struct Settings {
     pub(super) policy: Policy,
     /// Ops of requests that are refused.
     pub(super) blocked_ops: Vec<String>,
+    /// What peers may do, by their certificates; `None` for everything.
+    pub(super) permit: Option<Permit>,
     pub(super) idle_timeout: Option<Duration>,
     /// The interpreter for the graphs of collections.
     #[cfg(target_os = "linux")]
@@ -80,6 +84,7 @@ impl Settings {
             contact: contact.transpose()?,
             policy: policy(config)?,
             blocked_ops: blocked_ops(config)?,
+            permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
             #[cfg(target_os = "linux")]
             python: python(arguments),
@@ -111,6 +116,7 @@ impl Settings {
             contact: None,
             policy: policy(&config)?,
             blocked_ops: blocked_ops(&config)?,
+            permit: None,
             idle_timeout: None,
             #[cfg(target_os = "linux")]
             python: None,
@@ -230,20 +236,62 @@ fn python(arguments: &SchedulerCommand) -> Option<PythonOptions> {
 
 /// The ops of requests that are refused.
 fn blocked_ops(config: &Config) -> Result<Vec<String>> {
-    let name = setting("blocked-handlers");
-    let ops = match config.get(&name) {
-        None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(Value::Array(ops)) => ops.iter().map(|op| op.as_str().map(str::to_owned)),
-        // Anything else would block nothing.
+    Ok(names(config, &setting("blocked-handlers"))?.unwrap_or_default())
+}
+
+/// The list of names of a setting, if it is set.
+fn names(config: &Config, name: &str) -> Result<Option<Vec<String>>> {
+    let names = match config.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().map(str::to_owned)),
+        // Anything else would have no effect.
         Some(other) => {
             return Err(Failure::usage(format_args!(
                 "{name}: {other}: expected a list of names"
             )));
         }
     };
-    let ops: Option<Vec<String>> = ops.collect();
-    ops.ok_or_else(|| Failure::usage(format_args!("{name}: expected a list of names")))
+    let names: Option<Vec<String>> = names.collect();
+    let names =
+        names.ok_or_else(|| Failure::usage(format_args!("{name}: expected a list of names")));
+    names.map(Some)
 }
+
+/// What peers may do by the names in their certificates, if names of clients or workers are set.
+fn permit(config: &Config, listen: &[Address]) -> Result<Option<Permit>> {
+    let [clients, workers] = CERTIFICATE_NAMES.map(|name| names(config, name));
+    let (clients, workers) = (clients?, workers?);
+    if clients.is_none() && workers.is_none() {
+        return Ok(None);
+    }
+    let mut listen = listen.iter();
+    if let Some(open) = listen.find(|address| !["tls", "quic"].contains(&address.scheme())) {
+        return Err(Failure::usage(format_args!(
+            "{} and {} need tls:// or quic:// addresses: peers have no certificates at {open}",
+            CERTIFICATE_NAMES[0], CERTIFICATE_NAMES[1]
+        )));
+    }
+    Ok(Some(Arc::new(move |encryption: Option<&Encryption>| {
+        let certificates = encryption.map_or(&[][..], |encryption| &encryption.peer_certificates);
+        let own = certificates.first().map(|der| certificate_names(der));
+        let own = own.unwrap_or_default();
+        let is_one_of = |names: &Option<Vec<String>>| {
+            let is_named = |names: &Vec<String>| own.iter().any(|name| names.contains(name));
+            names.as_ref().is_none_or(is_named)
+        };
+        Permissions {
+            subject: format!("the certificate of {:?}", own.join(", ")),
+            is_client: is_one_of(&clients),
+            is_worker: is_one_of(&workers),
+        }
+    })))
+}
+
+/// The settings with the names in the certificates of clients and of workers.
+const CERTIFICATE_NAMES: [&str; 2] = [
+    "distributed.comm.tls.client.names",
+    "distributed.comm.tls.worker.names",
+];
 
 fn policy(config: &Config) -> Result<Policy> {
     let mut policy = Policy::default();
@@ -399,7 +447,7 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 11] = [
+const HONOURED: [&str; 10] = [
     "active-memory-manager.interval",
     "active-memory-manager.start",
     "allowed-failures",
@@ -407,7 +455,6 @@ const HONOURED: [&str; 11] = [
     "contact-address",
     "idle-timeout",
     "locks.lease-timeout",
-    "locks.lease-validation-interval",
     "work-stealing",
     "worker-saturation",
     "worker-ttl",
@@ -451,6 +498,7 @@ const DEFAULTS: &str = r#"{
     "preload": [],
     "preload-argv": [],
     "unknown-task-duration": "500ms",
+    "locks.lease-validation-interval": "10s",
     "validate": false,
     "dashboard.status.task-stream-length": 1000,
     "dashboard.tasks.task-stream-length": 100000,
