@@ -5,8 +5,10 @@ Its arguments are the address of the scheduler and the name of a check. Prints
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import io
+import multiprocessing
 import operator
 import os
 import pathlib
@@ -225,6 +227,22 @@ def coroutines(client):
         raise KeyError("within")
 
     raises(KeyError, client.submit(fails))
+
+
+def executors(client):
+    """A worker may run a task in an executor of processes."""
+
+    def add(dask_worker):
+        context = multiprocessing.get_context("fork")
+        executor = concurrent.futures.ProcessPoolExecutor(1, mp_context=context)
+        dask_worker.executors["processes"] = executor
+
+    client.run(add)
+    with dask.annotate(executor="processes"):
+        task = client.submit(os.getpid, pure=False)
+        failed = client.submit(operator.truediv, 1, 0)
+    assert task.result(timeout=60) not in client.run(os.getpid).values()
+    raises(ZeroDivisionError, failed)
 
 
 def maps(client):

@@ -39,6 +39,7 @@ fn python_computes_for_python() {
         "errors",
         "broadcasts",
         "coroutines",
+        "executors",
         "costs_itself",
         "maps",
         "shares",

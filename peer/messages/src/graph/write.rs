@@ -196,8 +196,9 @@ pub fn opened_by_task<'k>(
     key: &Key,
     dependencies: impl ExactSizeIterator<Item = &'k Key> + Clone,
 ) -> Serialized {
-    /// Dask does not see from the outer function whether the task is a coroutine.
-    const CALL: &str = "lambda task, data: (lambda result: \
+    /// An expression for `eval`, which another process can open, too: a worker may run tasks in an
+    /// executor of processes. Dask does not see from `eval` whether the task is a coroutine.
+    const CALL: &str = "(lambda result: \
         __import__('distributed.utils').utils.sync(\
         __import__('distributed').get_worker().loop, lambda: result) \
         if __import__('inspect').iscoroutine(result) else result)\
@@ -211,10 +212,11 @@ pub fn opened_by_task<'k>(
         names.write(writer, SPEC, "Task");
         writer.tuple(4);
         key.pickle(writer);
-        writer.reduce().global("builtins", "eval").tuple(1);
-        writer.str(CALL);
-        writer.bytes(&inner);
+        writer.global("builtins", "eval").str(CALL);
         writer.reduce();
+        names.write(writer, SPEC, "Dict");
+        writer.tuple(1).dict(2).str("task").bytes(&inner);
+        writer.str("data").reduce();
         names.write(writer, SPEC, "Dict");
         writer.tuple(1).dict(dependencies.len());
         for key in dependencies.clone() {

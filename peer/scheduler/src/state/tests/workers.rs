@@ -1,6 +1,6 @@
 //! Tests of the registration of workers.
 
-use daskwire_messages::graph::Work;
+use daskwire_messages::graph::{Function, Work};
 
 use super::*;
 
@@ -239,11 +239,24 @@ fn payloads_are_opened_within_tasks_of_workers_of_dask() {
     let sent = run_spec(&cluster, dask, "y");
     let outer = Node::read(&sent, &Key::from("y")).expect("a task");
     assert_eq!(outer.dependencies(), [Key::from("x")]);
-    let Work::Call { arguments, .. } = outer.work else {
+    let Work::Call {
+        function,
+        arguments,
+        ..
+    } = outer.work
+    else {
         panic!("it calls the inner task");
     };
-    let Argument::Value(Value::Bytes(inner)) = &arguments[0] else {
-        panic!("the pickle of the inner task: {:?}", arguments[0]);
+    // A function that another process can find by its name, for executors of processes.
+    assert!(
+        matches!(&function, Function::Python { module, name } if module == "builtins" && name == "eval"),
+        "{function:?}"
+    );
+    let Argument::Dict(names) = &arguments[1] else {
+        panic!("the names of the expression: {:?}", arguments[1]);
+    };
+    let (_, Argument::Value(Value::Bytes(inner))) = &names[0] else {
+        panic!("the pickle of the inner task: {:?}", names[0]);
     };
     let inner = Serialized::pickled(inner);
     assert_eq!(Node::read(&inner, &Key::from("y")), Ok(add("y", &["x"])));
