@@ -61,7 +61,7 @@ impl State {
     /// take over.
     fn task_for(&self, to: WorkerId, thief: &Worker, group: GroupId) -> Option<TaskId> {
         let of_group = &self.groups[group];
-        if !of_group.admits(to, thief) || !thief.has_left(&of_group.key.demands.resources) {
+        if !of_group.allows(to, thief) || !thief.has_left(&of_group.key.demands.resources) {
             return None;
         }
         let mut victims = of_group.loaded.iter().rev().take(MAX_LAST);
@@ -95,17 +95,13 @@ impl State {
             .copied()
     }
 
-    /// Some idle workers that meet the demands of a group.
+    /// Some idle workers that meet the demands of a group, those that it names first.
     fn idle_of<'s>(&'s self, group: &'s Group, random: u64) -> impl Iterator<Item = &'s WorkerId> {
         let named = match group.is_unnamed() {
             true => &[][..],
             false => &group.named,
         };
-        let classes = match group.is_unnamed() {
-            true => &group.classes[..],
-            false => &[],
-        };
-        let classes = some(classes, random).map(|class| &self.classes[*class].idle);
+        let classes = some(&group.classes, random).map(|class| &self.classes[*class].idle);
         let unnamed = classes.flat_map(|idle| idle.iter().take(MAX_LAST));
         some(named, random).chain(unnamed.take(MAX_COMPARED))
     }
@@ -118,7 +114,7 @@ impl State {
             return false;
         };
         if task.is_actor
-            || !self.groups[run_spec.group].admits(to, thief)
+            || !self.groups[run_spec.group].allows(to, thief)
             || !thief.has_left(&run_spec.demands.resources)
             || self.has_returned(id, to)
         {

@@ -99,6 +99,11 @@ impl Group {
         classes.any(|class| self.classes.binary_search(class).is_ok())
     }
 
+    /// Whether a running worker meets the demands, though the tasks may prefer others.
+    pub(super) fn allows(&self, id: WorkerId, worker: &Worker) -> bool {
+        self.admits(id, worker) || self.admits_unnamed(worker)
+    }
+
     /// Whether a running worker meets the demands.
     pub(super) fn has_worker(&self) -> bool {
         !self.named.is_empty() || !self.classes.is_empty()
@@ -106,7 +111,8 @@ impl Group {
 
     /// Whether a task in the queue of a worker could be moved to another one.
     pub(super) fn is_movable(&self) -> bool {
-        !self.loaded.is_empty() && (self.is_unnamed() || self.named.len() > 1)
+        let is_loose = !self.classes.is_empty();
+        !self.loaded.is_empty() && (self.is_unnamed() || is_loose || self.named.len() > 1)
     }
 }
 
@@ -259,16 +265,24 @@ impl State {
             let classes = &mut self.groups[group].classes;
             if let Err(place) = classes.binary_search(&id) {
                 classes.insert(place, id);
+                self.update_movable(group);
             }
         }
     }
 
     pub(super) fn remove_class_from_groups(&mut self, id: ClassId) {
-        for group in self.groups.slots.iter_mut().flatten() {
+        let mut changed = Vec::new();
+        for (number, group) in (0..).zip(&mut self.groups.slots) {
             step();
-            if let Ok(place) = group.classes.binary_search(&id) {
+            if let Some(group) = group
+                && let Ok(place) = group.classes.binary_search(&id)
+            {
                 group.classes.remove(place);
+                changed.push(number);
             }
+        }
+        for group in changed {
+            self.update_movable(group);
         }
     }
 

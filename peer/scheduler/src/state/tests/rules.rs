@@ -112,6 +112,42 @@ fn a_retry_runs_on_another_worker() {
 }
 
 #[test]
+fn tasks_that_prefer_a_worker_move_to_idle_ones_while_it_is_busy() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let preferred = cluster.worker("tcp://a:1", 1);
+    let other = cluster.worker("tcp://b:1", 1);
+    let keys: Vec<String> = (0..10).map(|number| format!("x-{number}")).collect();
+    let tasks: Vec<Node> = keys.iter().map(|key| add(key, &[])).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let named = ("workers", Value::list(["tcp://a:1"]));
+    let others = ("allow_other_workers", Value::Bool(true));
+    cluster.submit_with(client, tasks, &keys, &[named, others]);
+    let mut counts = [0, 0];
+    while !cluster.running.is_empty() {
+        // Both take the same time for a task.
+        for worker in [preferred, other] {
+            let mut keys = cluster.running.keys().filter(|(on, _)| *on == worker);
+            if let Some((_, key)) = keys.next().cloned() {
+                counts[usize::from(worker == other)] += 1;
+                cluster.finish_after(worker, &key.to_string(), 0.1);
+            }
+        }
+    }
+    assert!(counts[1] >= 3, "{counts:?}");
+    assert_eq!(counts[0] + counts[1], 10);
+    // The others take no task if the one that they prefer is idle.
+    let annotations = [
+        ("workers", Value::list(["tcp://a:1"])),
+        ("allow_other_workers", Value::Bool(true)),
+    ];
+    cluster.submit_with(client, [add("y", &[])], &["y"], &annotations);
+    assert_eq!(cluster.assigned_to("y"), Some(preferred));
+    cluster.pass(600);
+    assert_eq!(cluster.assigned_to("y"), Some(preferred));
+}
+
+#[test]
 fn retries_failed_tasks_on_request() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
