@@ -5,18 +5,19 @@ use core::time::Duration;
 use crate::message::Message as _;
 use daskwire_messages::graph::{Argument, Graph, Task};
 use daskwire_messages::protocol::{
-    AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, EventClear, EventSet, EventWait,
-    FromClient, FromWorker, Keys, LongRunning, MultiLockAcquire, MultiLockRelease, Nullable,
-    PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut, QueueReceived,
-    QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request, RequestRefreshWhoHas,
-    Reschedule, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases, SemaphoreRegister,
-    SemaphoreRelease, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
-    VariableDelete, VariableGet, VariableReceived, VariableSet, WorkerStatus, WorkerStatusChange,
+    Actors, AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, EventClear, EventSet,
+    EventWait, FromClient, FromWorker, Keys, LongRunning, MultiLockAcquire, MultiLockRelease,
+    Nullable, PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut,
+    QueueReceived, QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request,
+    RequestRefreshWhoHas, Reschedule, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases,
+    SemaphoreRegister, SemaphoreRelease, StealRequest, StealResponse, TaskErred, TaskFinished,
+    ToWorker, UpdateGraph, VariableDelete, VariableGet, VariableReceived, VariableSet,
+    WorkerStatus, WorkerStatusChange,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, Policy, RequestId, SchedulerInput, State, WorkerId,
+    Action, ClientId, MemoryMeasure, Policy, RequestId, SchedulerInput, State, WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -182,14 +183,24 @@ impl<'c> Cluster<'c> {
             Task::new(key, function, on.collect::<Vec<_>>())
         };
         let graph: Graph = (0..count).map(|_| task()).collect();
-        let annotations = match choices.below(6) {
+        let annotations = match choices.below(7) {
             0 => Some(Value::dict([("retries", i64::from(choices.byte()))])),
             1 => Some(Value::dict([("resources", choices.resources())])),
             2 => Some(Value::dict([("priority", choices.number())])),
             3 => Some(Value::dict([("workers", "tcp://w1:1")])),
+            4 => {
+                let workers = ("workers", Value::from("tcp://w1:1"));
+                let others = ("allow_other_workers", Value::Bool(true));
+                Some(Value::dict([workers, others]))
+            }
             _ => None,
         };
+        let actors = match choices.below(6) {
+            0 => Actors::Keys(Keys(choices.keys())),
+            _ => Actors::None,
+        };
         UpdateGraph {
+            actors,
             expr_ser: graph.to_expression().expect("plain keys"),
             keys: Keys(choices.keys()),
             user_priority: (choices.below(4) == 0).then(|| choices.number()),
@@ -291,6 +302,7 @@ impl<'c> Cluster<'c> {
                 }
             }
             25 => self.control(),
+            26 => self.operate(),
             _ => {
                 if let Some(worker) = self.worker() {
                     for message in self.worker_message() {
@@ -356,6 +368,67 @@ impl<'c> Cluster<'c> {
                     (id, true) => SchedulerInput::Replied(id),
                     (id, false) => SchedulerInput::RequestDropped(id),
                 }
+            }
+        };
+        self.handle(event);
+    }
+
+    /// The events of requests that change where tasks run and where data is, and of diagnostics.
+    fn operate(&mut self) {
+        let choices = &mut self.choices;
+        let worker = format!("tcp://w{}:1", choices.below(4));
+        let name = choices.below(3).to_string();
+        let event = match choices.below(16) {
+            0 => {
+                let keys = Keys(choices.keys());
+                SchedulerInput::ReplicasAdded { worker, keys }
+            }
+            1 => {
+                let keys = choices.keys();
+                SchedulerInput::ReplicasDropped { worker, keys }
+            }
+            2 => SchedulerInput::ResourcesSet {
+                worker,
+                resources: vec![("GPU".to_owned(), choices.number())],
+            },
+            3 => {
+                let keys = choices.keys().into_iter();
+                SchedulerInput::Restricted(keys.map(|key| (key, vec![worker.clone()])).collect())
+            }
+            4 => SchedulerInput::CloseWorker(worker),
+            5 => SchedulerInput::SetReducingReplicas(choices.byte() & 1 == 1),
+            6 | 7 => {
+                let measures = ["process", "managed", "spilled", "unmanaged_recent"];
+                let measure = MemoryMeasure::of_name(measures[choices.below(measures.len())]);
+                SchedulerInput::MemorySamplerStarted {
+                    key: name,
+                    client: CLIENTS[choices.below(CLIENTS.len())].to_owned(),
+                    measure: measure.expect("a measure of Dask"),
+                    interval: Duration::from_millis(choices.u16().into()),
+                }
+            }
+            8 => {
+                let samples = self.state.memory_samples(&name).unwrap_or_default();
+                assert!(samples.is_sorted_by(|(one, _), (two, _)| one <= two));
+                SchedulerInput::MemorySamplerStopped(name)
+            }
+            9 => SchedulerInput::Restart,
+            10 => SchedulerInput::Published {
+                topics: Value::list([name.as_str(), "all"]),
+                message: Value::from(choices.number()),
+            },
+            11 => SchedulerInput::MetadataSet {
+                path: choices.keys(),
+                value: Value::from(choices.number()),
+            },
+            12 => SchedulerInput::RecordTasks,
+            13 => SchedulerInput::CollectionStarted(name),
+            14 => SchedulerInput::CollectionEnded(name),
+            _ => {
+                let counts = self.state.prefix_counts().into_values();
+                let counts = counts.flatten().map(|(_, count)| count);
+                assert!(counts.sum::<u64>() <= self.state.task_count() as u64);
+                return;
             }
         };
         self.handle(event);

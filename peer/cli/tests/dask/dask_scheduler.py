@@ -168,17 +168,28 @@ def _ask(scheduler, operation, **arguments):
 
 
 class _Worker:
-    """What a test may ask of a worker as the scheduler sees it."""
+    """What a test may ask of a worker as the scheduler sees it at the time."""
 
-    def __init__(self, fields):
-        self.__dict__.update(fields)
-        if "status" in fields:
-            self.status = Status[fields["status"]]
+    def __init__(self, scheduler, address):
+        self._scheduler = scheduler
+        self.address = address
+
+    def __eq__(self, other):
+        return isinstance(other, _Worker) and self.address == other.address
+
+    def __hash__(self):
+        return hash(self.address)
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        pytest.skip(f"WorkerState.{name}")
+        workers = _ask(self._scheduler, "identity", n_workers=-1)["workers"]
+        fields = workers.get(self.address)
+        if name == "status":
+            return Status[fields["status"]] if fields else Status.closed
+        if fields is None or name not in fields:
+            pytest.skip(f"WorkerState.{name}")
+        return fields[name]
 
 
 class Scheduler:
@@ -245,7 +256,7 @@ class Scheduler:
     def workers(self):
         """The workers by their addresses, with what `identity` tells of each."""
         workers = _ask(self, "identity", n_workers=-1)["workers"]
-        return {address: _Worker(fields) for address, fields in workers.items()}
+        return {address: _Worker(self, address) for address in workers}
 
     def __getattr__(self, name):
         # A request answers for the method that serves it in Dask.

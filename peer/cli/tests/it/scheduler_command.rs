@@ -168,18 +168,18 @@ fn settings_of_dask_are_honoured_or_named() {
     let names = [
         setting("IDLE_TIMEOUT"),
         setting("WORKER_TTL"),
-        setting("WORK_STEALING_INTERVAL"),
+        setting("REUSE_BROADCAST_COMM"),
         setting("VALIDATE"),
         setting("BANDWIDTH"),
     ];
     // The last is the default, which a process that Dask starts inherits.
-    let values = ["1s", "None", "2s", "True", "100000000"];
+    let values = ["1s", "None", "False", "True", "100000000"];
     let variables: Vec<(&str, &str)> = names.iter().map(|name| &**name).zip(values).collect();
     let mut idle = scheduler(&["--no-dashboard"], &variables);
     assert!(idle.ended(), "{}", idle.log());
     let log = idle.log();
     let ignored = "settings of Dask's scheduler that have no effect here: \
-                   distributed.scheduler.validate, distributed.scheduler.work-stealing-interval\n";
+                   distributed.scheduler.reuse-broadcast-comm, distributed.scheduler.validate\n";
     assert!(log.contains(ignored), "{log}");
     assert!(log.contains("ends after being idle for 1 s"), "{log}");
     assert!(!log.contains("http://"), "{log}");

@@ -101,6 +101,8 @@ ops! {
         SetResources = "set_resources",
         SetRestrictions = "set_restrictions",
         UnregisterSchedulerPlugin = "unregister_scheduler_plugin",
+        MemorySamplerStart = "memory_sampler_start",
+        MemorySamplerStop = "memory_sampler_stop",
     }
 }
 
@@ -748,6 +750,22 @@ requests! {
     UnregisterSchedulerPlugin = "unregister_scheduler_plugin" {
         /// The name of the plugin.
         name: String = "name",
+    }
+
+    /// Starts to sample the memory of all workers. The reply is the key of the samples.
+    MemorySamplerStart = "memory_sampler_start" {
+        /// The name of the client. Sampling ends when it leaves.
+        client: String = "client",
+        /// The measure, an attribute of Dask's `MemoryState`, such as `process`.
+        measure: String = "measure",
+        /// The interval in seconds.
+        interval: f64 = "interval",
+    }
+
+    /// Ends the sampling of memory. The reply is a list of times in seconds since 1970 and bytes.
+    MemorySamplerStop = "memory_sampler_stop" {
+        /// The key of the samples.
+        key: String = "key",
     }
 
     /// Controls the Active Memory Manager.

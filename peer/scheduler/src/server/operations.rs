@@ -1,12 +1,14 @@
 //! Replies to requests about the cluster as a whole, which are not part of running tasks.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::TaskSet;
 use daskwire_messages::protocol::{
-    AddReplicas, Broadcast, ClusterState, GetCallStack, GetMetadata, GetProfile, Keys, Proxy,
-    Request, SetMetadata, SetResources, SetRestrictions, TaskStream, Unknown,
+    AddReplicas, Broadcast, ClusterState, GetCallStack, GetMetadata, GetProfile, Keys,
+    MemorySamplerStart, Proxy, Request, SetMetadata, SetResources, SetRestrictions, TaskStream,
+    Unknown,
 };
 use daskwire_messages::quantity::duration_of;
 use daskwire_messages::{Key, Value};
@@ -16,7 +18,9 @@ use daskwire_rpc::channel::Channel;
 use super::log::Wanted;
 use super::reply::{Reply, refused};
 use super::{Shared, profile};
-use crate::state::{MetadataError, RecordRange, SchedulerInput, State, WorkerId, names};
+use crate::state::{
+    Dump, MemoryMeasure, MetadataError, RecordRange, SchedulerInput, State, WorkerId, names,
+};
 
 /// Ops that only a scheduler in Python can serve, and why.
 const REFUSED: [(&str, &str); 7] = [
@@ -92,7 +96,7 @@ impl Shared {
             Request::GetProfile(request) => self.profile(request).await,
             Request::BenchmarkHardware(_) => self.benchmark_hardware().await,
             Request::ClusterState(request) => self.cluster_state(request).await,
-            Request::DumpState(request) => Reply::Value(self.dump(&request.exclude)),
+            Request::DumpState(request) => Reply::Value(self.dump(&request.exclude).await),
             Request::AmmHandler(request) => self.control_replicas(&request.method),
             Request::CheckIdle(_) => {
                 let since = self.inspect(State::idle_since);
@@ -145,6 +149,8 @@ impl Shared {
                 Reply::Value(Value::from("OK"))
             }
             Request::SetRestrictions(request) => self.set_restrictions(request),
+            Request::MemorySamplerStart(request) => self.start_sampler(request),
+            Request::MemorySamplerStop(request) => self.stop_sampler(&request.key),
             Request::Rebalance(request) => self.rebalance(request).await,
             Request::Replicate(request) => self.replicate(request).await,
             other => return Err(other),
@@ -172,6 +178,54 @@ impl Shared {
         }
         self.handle(SchedulerInput::Restricted(tasks));
         Reply::Value(Value::None)
+    }
+
+    /// Starts to sample the memory of workers. Returns the key of the samples.
+    fn start_sampler(&self, request: MemorySamplerStart) -> Reply {
+        let MemorySamplerStart {
+            client,
+            measure,
+            interval,
+            ..
+        } = request;
+        let Some(measure) = MemoryMeasure::of_name(&measure) else {
+            let message = format!("'MemoryState' object has no attribute '{measure}'");
+            return refused("AttributeError", &message);
+        };
+        let interval = Duration::try_from_secs_f64(interval).ok();
+        let Some(interval) = interval.filter(|interval| !interval.is_zero()) else {
+            let message = "Periodic callback must have a positive callback_time";
+            return refused("ValueError", message);
+        };
+        if self.inspect(State::has_all_samplers) {
+            return refused("RuntimeError", "too many samplers of memory run");
+        }
+        let key = daskwire_messages::key::identifier();
+        self.handle(SchedulerInput::MemorySamplerStarted {
+            key: key.clone(),
+            client,
+            measure,
+            interval,
+        });
+        Reply::Value(Value::from(key))
+    }
+
+    /// Ends the sampling of memory. Returns the samples.
+    fn stop_sampler(&self, key: &str) -> Reply {
+        let samples = self.with_machine(|machine| {
+            // One that is due, since samples are taken with ticks.
+            machine.handle(SchedulerInput::Tick);
+            let samples = machine.state.memory_samples(key).map(<[_]>::to_vec);
+            machine.handle(SchedulerInput::MemorySamplerStopped(key.to_owned()));
+            samples
+        });
+        let Some(samples) = samples else {
+            return missing(&Key::from(key));
+        };
+        let samples = samples.into_iter();
+        let samples =
+            samples.map(|(time, len)| Value::tuple([Value::from(time), Value::from(len)]));
+        Reply::Value(Value::list(samples.collect::<Vec<Value>>()))
     }
 
     fn set_metadata(&self, request: SetMetadata) -> Reply {
@@ -371,14 +425,15 @@ impl Shared {
         };
         let versions = Value::dict([("scheduler", self.versions(None)), ("workers", versions)]);
         Reply::Value(Value::dict([
-            ("scheduler", self.dump(&request.exclude)),
+            ("scheduler", self.dump(&request.exclude).await),
             ("workers", states),
             ("versions", versions),
         ]))
     }
 
-    /// The state of the scheduler in the form of Dask's dumps.
-    fn dump(&self, exclude: &[String]) -> Value {
+    /// The state of the scheduler in the form of Dask's dumps. It is read in slices, between which
+    /// others have the lock.
+    async fn dump(&self, exclude: &[String]) -> Value {
         let Value::Dict(identity) = self.identity(Some(0)) else {
             unreachable!("an identity is a dictionary");
         };
@@ -389,7 +444,11 @@ impl Shared {
             name == Some("workers") || exclude.iter().any(|excluded| Some(&**excluded) == name)
         };
         parts.retain(|(name, _)| !is_excluded(name));
-        let state = self.inspect(|state| state.dump(exclude)).into_iter();
+        let mut dump = Dump::new(exclude);
+        while !self.inspect(|state| state.dump_slice(&mut dump)) {
+            self.give_way().await;
+        }
+        let state = dump.into_parts().into_iter();
         parts.extend(state.map(|(name, part)| (name.into(), part)));
         Value::Dict(parts.into())
     }

@@ -102,6 +102,7 @@ impl State {
         assert_eq!(packages, self.client_packages);
         self.check_pool();
         self.check_topics();
+        self.check_samplers();
         self.extensions.check();
         let replicated = all
             .iter()

@@ -1,6 +1,7 @@
 //! Events and actions of the state machine.
 
 use core::fmt;
+use core::time::Duration;
 
 use daskwire_messages::protocol::{
     FromClient, FromWorker, Keys, RegisterWorker, Request, ToClient, ToWorker,
@@ -9,7 +10,7 @@ use daskwire_messages::release::UnsupportedPeer;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
-use super::{ClientId, Refusal, RequestId, RequestRefusal, Submission, WorkerId};
+use super::{ClientId, MemoryMeasure, Refusal, RequestId, RequestRefusal, Submission, WorkerId};
 use crate::{LeaveReason, Notice};
 
 /// An event for [`State::handle`](super::State::handle).
@@ -163,6 +164,22 @@ pub enum SchedulerInput {
     SetReducingReplicas(bool),
     /// Workers are to delete superfluous copies of results once.
     ReduceReplicas,
+    /// The memory of all workers is to be sampled until the client leaves, for
+    /// [`State::memory_samples`](super::State::memory_samples). The first sample is taken at once, the
+    /// others with [`Tick`](Self::Tick). Ignored if
+    /// [too many](super::State::has_all_samplers) run, or the key is taken.
+    MemorySamplerStarted {
+        /// A new key.
+        key: String,
+        /// The name of the client.
+        client: String,
+        /// What is measured.
+        measure: MemoryMeasure,
+        /// The interval of the samples.
+        interval: Duration,
+    },
+    /// The samples under this key are to be forgotten.
+    MemorySamplerStopped(String),
     /// All tasks are to be forgotten. Clients are informed.
     Restart,
     /// A message is published in topics. Their subscribers are sent it, and it is kept for

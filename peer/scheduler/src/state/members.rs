@@ -1,6 +1,6 @@
 //! The workers and clients by their ids.
 
-use core::ops::Index;
+use core::ops::{Bound, Index};
 use std::collections::BTreeMap;
 
 use crate::step;
@@ -59,6 +59,12 @@ impl<K: Ord, V> Members<K, V> {
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.0.iter_mut().inspect(|_| step())
+    }
+
+    /// Those with ids after a bound.
+    pub(super) fn range_after(&self, after: Bound<K>) -> impl Iterator<Item = (&K, &V)> {
+        let range = self.0.range((after, Bound::Unbounded));
+        range.inspect(|_| step())
     }
 
     /// Those with this id and higher ones.

@@ -14,6 +14,106 @@ pub(super) struct Unmanaged {
     minima: VecDeque<(Duration, u64)>,
     /// The size of the data that is not in memory, in bytes.
     spilled: u64,
+    /// The size of that data on disk, in bytes.
+    on_disk: u64,
+    /// The memory of the process, in bytes.
+    process: u64,
+}
+
+/// What is measured of the memory of workers: the attributes of Dask's `MemoryState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryMeasure {
+    /// The memory of the processes.
+    Process,
+    /// The data in memory.
+    Managed,
+    /// The data on disk.
+    Spilled,
+    /// The data in memory and on disk.
+    ManagedTotal,
+    /// The memory of the processes without that of data.
+    Unmanaged,
+    /// The least of it in the last 30 seconds.
+    UnmanagedOld,
+    /// What else of it is in use.
+    UnmanagedRecent,
+    /// The data in memory, and what else was in use for 30 seconds.
+    Optimistic,
+}
+
+impl MemoryMeasure {
+    /// The measure with Dask's name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "process" => Self::Process,
+            "managed" => Self::Managed,
+            "spilled" => Self::Spilled,
+            "managed_total" => Self::ManagedTotal,
+            "unmanaged" => Self::Unmanaged,
+            "unmanaged_old" => Self::UnmanagedOld,
+            "unmanaged_recent" => Self::UnmanagedRecent,
+            "optimistic" => Self::Optimistic,
+            _ => return None,
+        })
+    }
+}
+
+/// The memory of workers in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    process: u64,
+    managed: u64,
+    spilled: u64,
+    unmanaged_old: u64,
+}
+
+impl Memory {
+    pub(super) fn of(worker: &Worker) -> Self {
+        let Unmanaged {
+            minima,
+            spilled,
+            on_disk,
+            process,
+        } = &worker.unmanaged;
+        let managed = u64::try_from(worker.nbytes).unwrap_or(u64::MAX);
+        // The process was measured earlier than the data.
+        let managed = managed.saturating_sub(*spilled).min(*process);
+        let old = minima.front().map_or(0, |(_, least)| *least);
+        Self {
+            process: *process,
+            managed,
+            spilled: *on_disk,
+            unmanaged_old: old.min(process - managed),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        let Self {
+            process,
+            managed,
+            spilled,
+            unmanaged_old,
+        } = self;
+        *process = process.saturating_add(other.process);
+        *managed = managed.saturating_add(other.managed);
+        *spilled = spilled.saturating_add(other.spilled);
+        *unmanaged_old = unmanaged_old.saturating_add(other.unmanaged_old);
+    }
+
+    pub(super) const fn measure(&self, measure: MemoryMeasure) -> u64 {
+        let unmanaged = self.process.saturating_sub(self.managed);
+        match measure {
+            MemoryMeasure::Process => self.process,
+            MemoryMeasure::Managed => self.managed,
+            MemoryMeasure::Spilled => self.spilled,
+            MemoryMeasure::ManagedTotal => self.managed.saturating_add(self.spilled),
+            MemoryMeasure::Unmanaged => unmanaged,
+            MemoryMeasure::UnmanagedOld => self.unmanaged_old,
+            MemoryMeasure::UnmanagedRecent => unmanaged.saturating_sub(self.unmanaged_old),
+            MemoryMeasure::Optimistic => self.managed.saturating_add(self.unmanaged_old),
+        }
+    }
 }
 
 /// The time in which memory that tasks have used is given back. As Dask's
@@ -31,12 +131,11 @@ impl Unmanaged {
             Some(Value::Int(bytes)) => u64::try_from(*bytes).unwrap_or(0),
             _ => 0,
         };
-        self.spilled = bytes(
-            metrics
-                .get("spilled_bytes")
-                .and_then(|spilled| spilled.get("memory")),
-        );
+        let spilled = metrics.get("spilled_bytes");
+        self.spilled = bytes(spilled.and_then(|spilled| spilled.get("memory")));
+        self.on_disk = bytes(spilled.and_then(|spilled| spilled.get("disk")));
         let process = bytes(metrics.get("memory"));
+        self.process = process;
         let managed = u64::try_from(managed).unwrap_or(u64::MAX);
         let unmanaged = process.saturating_sub(managed.saturating_sub(self.spilled));
         while self

@@ -138,6 +138,7 @@ use model::{Client, Kind, Priority, Queue, Table, Task, TaskId, Worker};
 use pool::Pool;
 use replicas::Replicas;
 use returned::Returned;
+use samplers::Samplers;
 use send::free_keys;
 use slices::{SLICE, Work};
 use submission::Resources;
@@ -148,7 +149,10 @@ use versions::AllPackages;
 pub use close::CloseOptions;
 #[cfg(target_os = "linux")]
 pub(crate) use conversion::Conversion;
+pub use diagnostics::PrefixCounts;
+pub(crate) use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
+pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use rebalance::Rebalancing;
 pub use slices::WorkId;
@@ -168,6 +172,7 @@ mod close;
 mod conversion;
 mod data;
 mod diagnostics;
+mod dump;
 mod durations;
 mod event;
 mod groups;
@@ -183,6 +188,7 @@ mod replicas;
 mod requests;
 mod retire;
 mod returned;
+mod samplers;
 mod send;
 mod slices;
 mod steal;
@@ -234,6 +240,9 @@ pub struct Policy {
     pub saturation: f64,
     /// Whether tasks move from busy workers to idle ones. Default: true.
     pub is_stealing: bool,
+    /// Interval at which workers are asked for tasks that they have not started and others could run.
+    /// Tasks that were not sent yet move at once. Default: 500 ms; Dask uses one second.
+    pub stealing_interval: Duration,
     /// Run times that are expected of tasks by the prefix of their keys, until one has ended. Default:
     /// one microsecond for `rechunk-split`, `split-shuffle`, `split-taskshuffle` and
     /// `split-stage`.
@@ -267,6 +276,7 @@ impl Default for Policy {
             allowed_failures: 3,
             saturation: 1.1,
             is_stealing: true,
+            stealing_interval: Duration::from_millis(500),
             durations: SHORT
                 .map(|prefix| (prefix.to_owned(), Duration::from_micros(1)))
                 .into(),
@@ -295,6 +305,7 @@ pub struct State {
     is_watched: bool,
     last_deletion: Duration,
     last_review: Duration,
+    last_steal: Duration,
     /// The time of the last transition of a task; at first that of the first event.
     last_transition: Duration,
     totals: Totals,
@@ -350,6 +361,8 @@ pub struct State {
     /// The time of the first submission of the generation.
     generation_began: Duration,
     run_count: i64,
+    /// The cause of the tasks sent at a time, as in Dask, which has the time in it.
+    compute_stimulus: (Duration, String),
     /// Number of tasks in the queues of workers.
     queued_count: usize,
     /// Number of tasks that workers were sent.
@@ -366,6 +379,7 @@ pub struct State {
     retried: BTreeMap<TaskId, WorkerId>,
     extensions: Extensions,
     replicas: Replicas,
+    samplers: Samplers,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Consequences of events that are not handled yet. Later ones are handled first. The entries of
@@ -452,6 +466,7 @@ impl State {
             is_watched: false,
             last_deletion: Duration::ZERO,
             last_review: Duration::ZERO,
+            last_steal: Duration::ZERO,
             last_transition: Duration::ZERO,
             totals: Totals::default(),
             tasks: Table::default(),
@@ -489,6 +504,7 @@ impl State {
             generation: 0,
             generation_began: Duration::ZERO,
             run_count: 0,
+            compute_stimulus: (Duration::ZERO, "compute-task-0".to_owned()),
             queued_count: 0,
             processing_count: 0,
             idle_holders: BTreeSet::new(),
@@ -498,6 +514,7 @@ impl State {
             retried: BTreeMap::new(),
             extensions: Extensions::new(policy.max_shared_len),
             replicas: Replicas::new(policy.replica_interval),
+            samplers: Samplers::default(),
             actions: Vec::new(),
             todo: Todo::default(),
             left_counts: [0; 3],
@@ -585,6 +602,13 @@ impl State {
                 self.set_reducing_replicas(is_reducing)
             }
             SchedulerInput::ReduceReplicas => self.reduce_replicas(),
+            SchedulerInput::MemorySamplerStarted {
+                key,
+                client,
+                measure,
+                interval,
+            } => self.start_sampler(key, client, measure, interval),
+            SchedulerInput::MemorySamplerStopped(key) => self.stop_sampler(&key),
             SchedulerInput::Restart => self.restart(),
             SchedulerInput::Published { topics, message } => self.publish(&topics, &message),
             SchedulerInput::MetadataSet { path, value } => {
@@ -629,9 +653,13 @@ impl State {
         }
         if self.now - self.last_review >= REVIEW_INTERVAL {
             self.last_review = self.now;
-            self.request_steals();
             self.drop_idle_holders();
         }
+        if self.now - self.last_steal >= self.policy.stealing_interval {
+            self.last_steal = self.now;
+            self.request_steals();
+        }
+        self.take_samples();
         self.reduce_due_replicas();
         while let Some((since, _)) = self.closing.front()
             && self.now - *since > CLOSING_AGE
@@ -708,7 +736,7 @@ const SHORT: [&str; 4] = [
     "split-stage",
 ];
 
-/// Interval at which workers are asked for tasks that they have not started and others could run.
+/// Interval at which what is rarely needed is looked through.
 const REVIEW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time in which a worker that was asked to end stops its heartbeats.

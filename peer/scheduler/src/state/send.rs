@@ -65,6 +65,10 @@ impl State {
         let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
             return;
         };
+        if self.compute_stimulus.0 != self.now {
+            let text = format!("compute-task-{}", self.now.as_secs_f64());
+            self.compute_stimulus = (self.now, text);
+        }
         self.run_count += 1;
         task.run_id = self.run_count;
         worker.processing.insert(id);
@@ -100,14 +104,14 @@ impl State {
             key: task.key.clone(),
             run_id: task.run_id,
             priority: vec![user, generation as f64, order as f64],
-            stimulus_id: "compute-task".to_owned(),
+            stimulus_id: self.compute_stimulus.1.clone(),
             run_spec: daskwire_messages::protocol::RunSpec::Payload(payload),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),
             nbytes: Sizes(Vec::with_capacity(task.dependencies.len())),
             actor: task.is_actor,
-            span_id: Nullable(None),
+            span_id: Nullable(demands.span_id.as_deref().map(str::to_owned)),
             extra: Vec::new(),
         };
         // Data that the worker has under these keys belongs to an earlier use of

@@ -228,6 +228,8 @@ pub(super) struct Demands {
     pub(super) resources: Resources,
     /// All annotations, for the worker.
     pub(super) annotations: Value,
+    /// The id of the innermost span, for the metrics of the worker.
+    pub(super) span_id: Option<Arc<str>>,
 }
 
 /// Amounts of resources, sorted by name.
@@ -432,6 +434,7 @@ impl Annotations {
                     Ok(value) => priority = Some(value),
                     Err(_) => return wrong(),
                 },
+                (Some("span"), span) => demands.span_id = span_id(span),
                 (Some("retries"), Value::Int(count)) => {
                     retries = u32::try_from(*count).unwrap_or(0);
                 }
@@ -451,6 +454,14 @@ impl Annotations {
             retries,
         })
     }
+}
+
+/// The id of the innermost of the spans that `distributed.span` has annotated.
+fn span_id(span: &Value) -> Option<Arc<str>> {
+    let Some(Value::List(ids) | Value::Tuple(ids)) = span.get("ids") else {
+        return None;
+    };
+    ids.last()?.as_str().map(Arc::from)
 }
 
 /// Parses a name or a list of names.

@@ -1,5 +1,6 @@
 //! Topics: events that clients, workers and the scheduler publish, and their subscribers.
 
+use core::ops::Bound;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -263,6 +264,16 @@ impl State {
         let topic = self.topics.topics.get(topic);
         let events = topic.iter().flat_map(|topic| &topic.events);
         events.map(|published| published.event.clone()).collect()
+    }
+
+    /// The name of the first topic with events after a bound.
+    pub(super) fn topic_after(&self, after: Bound<&String>) -> Option<&str> {
+        let after = (after.map(String::as_str), Bound::Unbounded);
+        let mut topics = self.topics.topics.range::<str, _>(after);
+        let mut topics = topics
+            .by_ref()
+            .filter(|(_, topic)| !topic.events.is_empty());
+        topics.next().map(|(name, _)| &**name)
     }
 
     /// The last events of all topics, by topic.

@@ -75,7 +75,7 @@ impl State {
         let host = host.map_or_else(|_| String::new(), |address| address.host().to_owned());
         self.by_host.entry(host.clone()).or_default().insert(id);
         self.by_silence.insert((self.now, id));
-        let joined = Worker {
+        let mut joined = Worker {
             host,
             address: address.clone(),
             name: name.clone(),
@@ -123,6 +123,10 @@ impl State {
             places: Places::default(),
             unmanaged: Unmanaged::default(),
         };
+        let Worker {
+            unmanaged, info, ..
+        } = &mut joined;
+        unmanaged.update(self.now, &info.metrics, 0);
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
         self.totals.workers_added += 1;

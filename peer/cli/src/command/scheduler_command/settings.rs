@@ -326,6 +326,9 @@ fn policy(config: &Config) -> Result<Policy> {
     if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
         policy.is_stealing = is_stealing;
     }
+    if let Some(interval) = config.parse(&setting("work-stealing-interval"), duration)? {
+        policy.stealing_interval = interval;
+    }
     let rebalancing = &mut policy.rebalancing;
     for (name, value) in [
         ("sender-min", &mut rebalancing.sender_min),
@@ -447,7 +450,7 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 10] = [
+const HONOURED: [&str; 11] = [
     "active-memory-manager.interval",
     "active-memory-manager.start",
     "allowed-failures",
@@ -456,6 +459,7 @@ const HONOURED: [&str; 10] = [
     "idle-timeout",
     "locks.lease-timeout",
     "work-stealing",
+    "work-stealing-interval",
     "worker-saturation",
     "worker-ttl",
 ];
@@ -492,7 +496,6 @@ const DEFAULTS: &str = r#"{
     "default-data-size": "1kiB",
     "reuse-broadcast-comm": true,
     "events-cleanup-delay": "1h",
-    "work-stealing-interval": "1s",
     "rootish-taskgroup": 5,
     "rootish-taskgroup-dependencies": 5,
     "preload": [],
@@ -570,11 +573,13 @@ mod tests {
         let set = of(json!({
             "worker-saturation": ".inf",
             "work_stealing": false,
+            "work-stealing-interval": "2s",
             "default-task-durations": {"my_load": "2 s", "split-stage": "1ms"},
             "worker-ttl": null,
             "active-memory-manager": {"interval": "5s"},
         }));
         let set = set.expect("valid settings");
+        assert_eq!(set.stealing_interval, Duration::from_secs(2));
         assert!(set.saturation.is_infinite() && !set.is_stealing && set.worker_ttl.is_none());
         assert_eq!(set.replica_interval, Some(Duration::from_secs(5)));
         let stopped = of(json!({"active-memory-manager": {"start": false, "interval": "5s"}}));

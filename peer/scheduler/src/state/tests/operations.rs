@@ -1,3 +1,4 @@
+use super::growth::{Eager, count, name, names, on};
 use super::*;
 
 fn finish(cluster: &mut Cluster, worker: WorkerId, key: &str, stop: f64) {
@@ -293,8 +294,8 @@ fn causes_of_failures_and_running_tasks_are_found() {
     assert_eq!(cluster.state.error_cause(&[key("c")]), Some(key("a")));
     assert!(matches!(cluster.state.run_spec(&key("c")), Ok(Some(_))));
     assert_eq!(cluster.state.run_spec(&key("x")), Err(key("x")));
-    let dump = cluster.state.dump(&["events".to_owned()]);
-    let names: Vec<&str> = dump.iter().map(|(name, _)| *name).collect();
+    let parts = dump(&cluster, &["events"]);
+    let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
     let expected = [
         "tasks",
         "workers",
@@ -304,12 +305,12 @@ fn causes_of_failures_and_running_tasks_are_found() {
         "transition_log",
     ];
     assert_eq!(names, expected);
-    let c = dump[0].1.get("c").expect("it is known");
+    let c = parts[0].1.get("c").expect("it is known");
     assert_eq!(c.get("state"), Some(&Value::from("erred")));
     // Python's writer of MessagePack has no sets, and the event of a lost worker has.
     cluster.lose_worker(worker);
-    let dump = cluster.state.dump(&[]);
-    let events = dump.iter().find(|(name, _)| *name == "events");
+    let parts = dump(&cluster, &[]);
+    let events = parts.iter().find(|(name, _)| *name == "events");
     let Some(Value::List(all)) = events.and_then(|(_, events)| events.get("all")) else {
         panic!("{events:?}");
     };
@@ -377,4 +378,160 @@ fn the_answers_of_workers_to_deletions_are_awaited() {
     cluster.lose_worker(one);
     assert!(!is_left(&cluster, 1));
     cluster.release(client, &["x", "y", "z"]);
+}
+
+fn dump(cluster: &Cluster, exclude: &[&str]) -> Vec<(&'static str, Value)> {
+    let exclude: Vec<String> = exclude.iter().map(|name| (*name).to_owned()).collect();
+    let mut dump = Dump::new(&exclude);
+    while !cluster.state.dump_slice(&mut dump) {}
+    dump.into_parts()
+}
+
+#[test]
+fn a_dump_has_the_lists_of_tasks_workers_and_clients() {
+    let mut cluster = Cluster::new();
+    let (client, names) = (cluster.client("me"), ["tcp://a:1", "tcp://b:1"]);
+    let [worker, other] = names.map(|name| cluster.worker(name, 1));
+    cluster.scatter("me", "x", 1, &names);
+    cluster.scatter("me", "y", 1, &names);
+    let keys = ["a", "b"];
+    let named = [("workers", Value::list(["tcp://a:1"]))];
+    cluster.submit_with(client, keys.map(|key| add(key, &["x"])), &keys, &named);
+    // Its copy is removed with the next slices.
+    cluster.state.slice_len = 1;
+    let actions = cluster
+        .state
+        .handle(cluster.now, SchedulerInput::WorkerLeft(other));
+    cluster.act(actions);
+    let parts: BTreeMap<&str, Value> = dump(&cluster, &["annotations"]).into_iter().collect();
+    let field = |part: &str, name: &str, field: &str| {
+        let entry = parts[part].get(name).expect("it is known");
+        entry.get(field).cloned()
+    };
+    let list = |keys: &[&str]| Some(Value::list(keys.iter().copied()));
+    assert_eq!(field("tasks", "x", "dependents"), list(&keys));
+    assert_eq!(field("tasks", "x", "who_has"), list(&["tcp://a:1"]));
+    assert_eq!(field("tasks", "a", "dependencies"), list(&["x"]));
+    assert_eq!(field("tasks", "a", "annotations"), None);
+    assert_eq!(field("workers", "tcp://a:1", "has_what"), list(&["x", "y"]));
+    assert_eq!(field("workers", "tcp://a:1", "processing"), list(&keys));
+    assert_eq!(
+        field("clients", "me", "wants_what"),
+        list(&["x", "y", "a", "b"])
+    );
+    let events = parts["events"].get("all").expect("something has happened");
+    assert!(
+        matches!(events, Value::List(events) if events.len() == 3),
+        "{events}"
+    );
+    assert!(cluster.state.workers.contains_key(&worker));
+}
+
+#[test]
+fn a_slice_of_a_dump_takes_a_bounded_number_of_steps() {
+    let most = |tasks: usize| {
+        let mut cluster = Eager::new(4);
+        // One task with many dependents, a worker with much data, and a client that wants all.
+        let first = Node::new("x-0", "operator.add", [1]);
+        let rest =
+            (1..tasks).map(|number| Node::new(name(number).as_str(), "operator.neg", [on(0)]));
+        cluster.submit([first].into_iter().chain(rest), names(tasks));
+        cluster.work();
+        let mut dump = Dump::new(&[]);
+        let mut most = 0;
+        loop {
+            let mut is_done = false;
+            most = most.max(count(|| is_done = cluster.state.dump_slice(&mut dump)));
+            if is_done {
+                break;
+            }
+        }
+        let parts = dump.into_parts();
+        let Value::Dict(dumped) = &parts[0].1 else {
+            panic!("tasks are a dictionary");
+        };
+        assert_eq!(dumped.len(), tasks);
+        let dependents = parts[0]
+            .1
+            .get("x-0")
+            .and_then(|first| first.get("dependents"));
+        assert!(matches!(dependents, Some(Value::List(keys)) if keys.len() == tasks - 1));
+        most
+    };
+    let (few, many) = (most(8_000), most(16_000));
+    assert!(many <= few + 10, "{few}, {many}");
+}
+
+#[test]
+fn memory_is_sampled_until_the_client_leaves() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let worker = RegisterWorker {
+        address: "tcp://a:1".to_owned(),
+        nthreads: 1,
+        metrics: Value::dict([("memory", 60)]),
+        ..RegisterWorker::default()
+    };
+    cluster.join(worker).expect("it is new");
+    let start = |key: &str, measure| SchedulerInput::MemorySamplerStarted {
+        key: key.to_owned(),
+        client: "me".to_owned(),
+        measure,
+        interval: Duration::from_millis(50),
+    };
+    cluster.now = Duration::from_secs(10);
+    cluster.handle(start("process", MemoryMeasure::Process));
+    let disk = Value::dict([("memory", 20), ("disk", 10)]);
+    let metrics = Value::dict([("memory", Value::from(100)), ("spilled_bytes", disk)]);
+    cluster.scatter("me", "x", 50, &["tcp://a:1"]);
+    cluster.handle(SchedulerInput::Heartbeat {
+        worker: "tcp://a:1".to_owned(),
+        metrics,
+    });
+    cluster.pass(40);
+    cluster.pass(40);
+    cluster.pass(20);
+    let samples =
+        |cluster: &Cluster, key: &str| cluster.state.memory_samples(key).map(<[_]>::to_vec);
+    let expected = vec![(10.0, 60), (10.08, 100)];
+    assert_eq!(samples(&cluster, "process"), Some(expected));
+    let measures = [
+        (MemoryMeasure::Managed, 30),
+        (MemoryMeasure::Spilled, 10),
+        (MemoryMeasure::ManagedTotal, 40),
+        (MemoryMeasure::Unmanaged, 70),
+        (MemoryMeasure::UnmanagedOld, 60),
+        (MemoryMeasure::UnmanagedRecent, 10),
+        (MemoryMeasure::Optimistic, 90),
+    ];
+    for (index, (measure, expected)) in measures.into_iter().enumerate() {
+        let key = index.to_string();
+        cluster.handle(start(&key, measure));
+        let first = samples(&cluster, &key).expect("it runs")[0];
+        assert_eq!(first.1, expected, "{measure:?}");
+        cluster.handle(SchedulerInput::MemorySamplerStopped(key));
+    }
+    cluster.handle(SchedulerInput::ClientLeft(client));
+    cluster.pass(50);
+    assert_eq!(samples(&cluster, "process"), None);
+    cluster.client("me");
+    for key in 0..100 {
+        cluster.handle(start(&key.to_string(), MemoryMeasure::Process));
+    }
+    assert!(cluster.state.has_all_samplers());
+    assert!(samples(&cluster, "63").is_some() && samples(&cluster, "64").is_none());
+}
+
+#[test]
+fn tasks_have_the_id_of_their_span() {
+    let mut cluster = Cluster::new();
+    let (client, worker) = (cluster.client("me"), cluster.worker("tcp://w:1", 4));
+    let spans = |ids: &[&str]| Value::dict([("ids", Value::tuple(ids.iter().copied()))]);
+    let inner = [("span", spans(&["outer", "inner"]))];
+    cluster.submit_with(client, [add("a", &[])], &["a"], &inner);
+    cluster.submit_with(client, [add("b", &[])], &["b"], &[("span", spans(&[]))]);
+    let sent = |key: &str| &cluster.running[&(worker, Key::from(key))];
+    assert_eq!(sent("a").span_id.0.as_deref(), Some("inner"));
+    assert_eq!(sent("b").span_id.0, None);
+    assert_eq!(sent("a").stimulus_id, "compute-task-0");
 }

@@ -186,11 +186,8 @@ impl Simulation {
             }
             _ => None,
         };
-        // The events of a client keep their order.
-        while let Some(work) = client.and_then(|client| self.work.get(&client))
-            && !self.state.is_done(*work)
-        {
-            self.proceed();
+        if let Some(client) = client {
+            self.complete_work_of(client);
         }
         let before = self.state.latest_work();
         let actions = self.state.handle(self.now, event);
@@ -201,6 +198,15 @@ impl Simulation {
             self.work.insert(client, self.state.latest_work());
         }
         self.act(actions);
+    }
+
+    /// The events of a client keep their order.
+    fn complete_work_of(&mut self, client: ClientId) {
+        while let Some(work) = self.work.get(&client)
+            && !self.state.is_done(*work)
+        {
+            self.proceed();
+        }
     }
 
     fn proceed(&mut self) {
@@ -362,6 +368,8 @@ impl Simulation {
         });
         let views = self.clients.get_mut(&client).expect("exists");
         views.insert(key.clone(), View::Pending);
+        // Else an earlier release of the key would come after the storage.
+        self.complete_work_of(client);
         self.handle(SchedulerInput::DataStored {
             client: Some(name),
             who_has: vec![(key.clone(), vec![address])],
@@ -538,7 +546,20 @@ impl Simulation {
         let key = Key::from(self.key());
         let address = worker.map(|id| self.workers[&id].address.clone());
         let address = address.unwrap_or_default();
-        match (self.number(12), worker) {
+        match (self.number(16), worker) {
+            (15, _) => {
+                let mut dump = Dump::new(&[]);
+                while !self.state.dump_slice(&mut dump) {}
+                assert_eq!(dump.into_parts().len(), 7);
+            }
+            (12, _) => self.handle(SchedulerInput::CloseWorker(address)),
+            (13, _) => self.handle(SchedulerInput::MemorySamplerStarted {
+                key: topic,
+                client: self.state.client_name(client),
+                measure: MemoryMeasure::Process,
+                interval: Duration::from_millis(10),
+            }),
+            (14, _) => self.handle(SchedulerInput::MemorySamplerStopped(topic)),
             (4, Some(worker)) => {
                 // As after a request to fetch it.
                 let holds = self.workers.values().any(|other| other.data.contains(&key));
@@ -678,12 +699,20 @@ impl Simulation {
                     .is_some_and(|id| simulation.state.tasks[*id].wanted_by.contains(client));
                 match view {
                     View::InMemory => {
-                        assert_eq!((status, wants), (Some(TaskState::Memory), true), "{key}")
+                        assert_eq!(
+                            (status, wants),
+                            (Some(TaskState::Memory), true),
+                            "seed {seed}: {key}"
+                        )
                     }
                     View::Erred => {
-                        assert_eq!((status, wants), (Some(TaskState::Erred), true), "{key}")
+                        assert_eq!(
+                            (status, wants),
+                            (Some(TaskState::Erred), true),
+                            "seed {seed}: {key}"
+                        )
                     }
-                    View::Cancelled => assert!(!wants, "{key}"),
+                    View::Cancelled => assert!(!wants, "seed {seed}: {key}"),
                     View::Pending => panic!("seed {seed}: {key} is {status:?}"),
                 }
             }
