@@ -1,6 +1,8 @@
 //! The tests of the command, in one program.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
+#[cfg(target_os = "linux")]
+mod attacks;
 mod captures;
 mod comms_with_dask;
 mod connections;
