@@ -209,7 +209,7 @@ async fn peers_that_do_not_read_cost_only_themselves() {
         workers.push(join(&target, index).await);
     }
     let mut comms = Vec::new();
-    for _ in 0..10 * scale() {
+    for _ in 0..20 * scale() {
         comms.push(target.comm().await);
     }
     let reading = async {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use daskwire_comm::Incoming;
+use daskwire_comm::{Incoming, runtime};
 use daskwire_messages::protocol::{
     Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
     ReplyStatus, Request, Unknown, WorkerNames,
@@ -132,6 +132,9 @@ impl Shared {
                 }
                 return;
             }
+            // A peer whose requests have arrived and whose replies fit into the buffers of the
+            // system would otherwise keep a thread of the executor for itself.
+            runtime::yield_now().await;
         }
     }
 
