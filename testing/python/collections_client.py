@@ -117,6 +117,26 @@ def unoptimized(client):
     assert client.get(x.__dask_graph__(), [x.__dask_keys__()]) == [[20]]
 
 
+def shared(client):
+    """A large object that several tasks refer to is stored once."""
+    big = numpy.arange(20_000)
+    x = da.ones(40, chunks=2)
+    y = x.map_blocks(lambda block: block + big[1], dtype=float, meta=numpy.ones(1))
+    kept = client.persist(y)
+    wait(kept)
+    state = client.sync(client.scheduler.dump_state)
+    count = sum(key.startswith("shared-") for key in state["tasks"])
+    assert count == 1, list(state["tasks"])
+    assert kept.sum().compute() == 80
+    # Within tasks that are fused, as a function and as an argument by its name.
+    assert y.sum().compute() == 80
+    z = x.map_blocks(
+        lambda block, *, other: block + other[1], other=big.tolist(), dtype=float, meta=numpy.ones(1)
+    )
+    assert (z + 1).sum().compute() == 120
+    assert client.compute(z, optimize_graph=False).result().sum() == 80
+
+
 class Unreadable:
     """An object whose pickle raises an exception."""
 
@@ -289,7 +309,7 @@ def others(client):
 
 CHECKS = [
     array, bag, delayed_values, persisted, futures, annotated, unoptimized, errors,
-    frame, labelled, needs_python, limits, others,
+    frame, labelled, needs_python, limits, others, shared,
 ]
 
 

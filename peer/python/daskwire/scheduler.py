@@ -11,14 +11,20 @@ yields the messages before that.
 
 from __future__ import annotations
 
+import io
 import os
+import pickle as builtin_pickle
 import sys
 import textwrap
+import uuid
 from operator import methodcaller
+from types import BuiltinFunctionType, FunctionType, MethodType
 
-import dask
-from dask._task_spec import Alias, DataNode, Task
+import cloudpickle
+
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Task, TaskRef
 from dask.order import order
+from dask.utils import apply
 
 from distributed.core import error_message
 from distributed.protocol import pickle, to_serialize
@@ -31,6 +37,13 @@ worker = sys.modules["daskwire.worker"]
 # Number of tasks, and length in bytes of their pickles, after which a batch is sent.
 BATCH_COUNT = 1000
 BATCH_LEN = 1 << 20
+
+# Length in bytes from which an object that several tasks refer to is a task of its own, as in
+# graphs that the scheduler reads as data.
+LARGE = 32 << 10
+
+# Types of objects that are never large.
+SMALL = {type(None), bool, int, float, complex, slice, type, range, BuiltinFunctionType}
 
 # What a task calls, as in `Calls` of the scheduler.
 NATIVE, PYTHON = 1, 2
@@ -61,6 +74,134 @@ def sort(dsk):
     return sorted(dsk, key=places.__getitem__), places
 
 
+def is_importable(value):
+    """Returns whether a function or a class is found by its name."""
+    found = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
+
+
+class Pickler(builtin_pickle.Pickler):
+    """Pickles tasks. Functions and classes that are pickled by value are pickled once."""
+
+    def __init__(self, file, pickles):
+        super().__init__(file, builtin_pickle.HIGHEST_PROTOCOL)
+        # By the ids of functions and classes, which are kept.
+        self.pickles = pickles
+
+    def reducer_override(self, value):
+        if type(value) is not FunctionType and not isinstance(value, type):
+            return NotImplemented
+        if id(value) not in self.pickles:
+            by_value = None if is_importable(value) else cloudpickle.dumps(value)
+            self.pickles[id(value)] = value, by_value
+        _, by_value = self.pickles[id(value)]
+        if by_value is None:
+            return NotImplemented
+        return builtin_pickle.loads, (by_value,)
+
+
+def dump(task, pickles):
+    """Returns the pickle of a task."""
+    file = io.BytesIO()
+    try:
+        Pickler(file, pickles).dump(task)
+    except Exception:
+        return pickle.dumps(task)
+    return file.getvalue()
+
+
+def may_be_large(part):
+    """Returns whether the pickle of an argument or a function may be long."""
+    kind = type(part)
+    if kind in SMALL or isinstance(part, (GraphNode, TaskRef)):
+        return False
+    if kind in (str, bytes, bytearray):
+        return len(part) >= LARGE
+    if kind is FunctionType:
+        return not is_importable(part)
+    return kind is not MethodType or may_be_large(part.__self__)
+
+
+def called(task):
+    """Returns the calls of a task, several if it is fused."""
+    if type(task) is not Task:
+        return []
+    if task.has_subgraph():
+        return [inner for inner in task.args[0].values() if type(inner) is Task]
+    return [task]
+
+
+def find_shared(dsk):
+    """Returns the keys of large objects that several tasks refer to, by their ids, and a task
+    for each of them."""
+    uses = {}
+    for task in dsk.values():
+        parts = {}
+        for call in called(task):
+            for part in (call.func, *call.args, *call.kwargs.values()):
+                if may_be_large(part):
+                    parts[id(part)] = part
+        for identity, part in parts.items():
+            uses.setdefault(identity, [part, 0])[1] += 1
+    shared, tasks = {}, {}
+    for identity, (part, count) in uses.items():
+        if count > 1:
+            key = f"shared-{uuid.uuid4().hex}"
+            task = DataNode(key, part)
+            try:
+                run_spec = pickle.dumps(task)
+            except Exception:
+                # The error is that of its tasks.
+                continue
+            if len(run_spec) >= LARGE:
+                shared[identity] = key
+                tasks[key] = run_spec
+    return shared, tasks
+
+
+def refer(task, shared):
+    """Returns a task that refers to shared objects by their keys, which may be the task itself."""
+    if type(task) is not Task:
+        return task
+    if not task.has_subgraph():
+        return refer_call(task, shared)[0]
+    inside, outkey, inkeys, *inputs = task.args
+    used = {}
+    changed = {}
+    for key, inner in inside.items():
+        if type(inner) is Task:
+            inner, keys = refer_call(inner, shared)
+            used.update(dict.fromkeys(keys))
+        changed[key] = inner
+    if not used:
+        return task
+    inputs += map(TaskRef, used)
+    return Task(task.key, task.func, changed, outkey, (*inkeys, *used), *inputs)
+
+
+def refer_call(task, shared):
+    """Returns a call that refers to shared objects, and their keys."""
+    keys = []
+
+    def part(value):
+        key = shared.get(id(value))
+        if key is None:
+            return value
+        keys.append(key)
+        return TaskRef(key)
+
+    arguments = [part(value) for value in task.args]
+    named = {name: part(value) for name, value in task.kwargs.items()}
+    function = part(task.func)
+    if not keys:
+        return task, keys
+    if function is not task.func:
+        return Task(task.key, apply, function, List(*arguments), Dict(named)), keys
+    return Task(task.key, function, *arguments, **named), keys
+
+
 class Annotations:
     """The annotations of tasks, each distinct dictionary once."""
 
@@ -74,7 +215,7 @@ class Annotations:
         # Keeps the values, so that their ids stay theirs.
         self.values = []
 
-    def index(self, key):
+    def of_task(self, key):
         """Returns the index of a task's annotations, which precede those of all tasks."""
         found = {}
         for name, value in self.of_all.items():
@@ -82,6 +223,17 @@ class Annotations:
         for name, values in self.by_name.items():
             if (value := values.get(key)) is not None:
                 found[name] = value
+        return self.index(found)
+
+    def of_shared(self):
+        """Returns the index of the annotations of objects that tasks share."""
+        found = self.of_all.items()
+        return self.index(
+            {name: value for name, value in found if name != "resources" and not callable(value)}
+        )
+
+    def index(self, found):
+        """Returns the index of annotations."""
         identity = tuple((name, id(value)) for name, value in found.items())
         index = self.indices.get(identity)
         if index is None:
@@ -132,29 +284,37 @@ def convert_graph(message):
     given = message["internal_priority"]
     if given:
         places = given
-    index = {key: place for place, key in enumerate(keys)}
-    batch, length = Batch(), 0
+    shared, tasks = find_shared(dsk)
+    batch = Batch()
+    for place, (key, run_spec) in enumerate(tasks.items()):
+        batch.add(key, run_spec, [], [], place - len(tasks), annotations.of_shared(), 0)
+    index = {key: place for place, key in enumerate([*tasks, *keys])}
+    del tasks
+    pickles = {}
     for place, key in enumerate(keys):
         task = dsk.pop(key)
+        if shared:
+            task = refer(task, shared)
         inside, outside = [], []
         for dependency in task.dependencies:
             number = index.get(dependency)
             if number is None:
                 outside.append(dependency)
-            elif number != place:
+            elif dependency != key:
                 inside.append(number)
-        run_spec = pickle.dumps(task)
-        batch.keys.append(key)
-        batch.run_specs.append(run_spec)
-        batch.dependencies.append(inside)
-        batch.outside.append(outside)
-        batch.orders.append(places.get(key, place))
-        batch.annotated.append(annotations.index(key))
-        batch.calls.append(calls(task))
-        length += len(run_spec)
-        if len(batch.keys) == BATCH_COUNT or length >= BATCH_LEN:
+        order_of_task = places.get(key, place)
+        batch.add(
+            key,
+            dump(task, pickles),
+            inside,
+            outside,
+            order_of_task,
+            annotations.of_task(key),
+            calls(task),
+        )
+        if batch.is_full():
             yield batch.message(annotations)
-            batch, length = Batch(), 0
+            batch = Batch()
     if batch.keys:
         yield batch.message(annotations)
 
@@ -162,18 +322,33 @@ def convert_graph(message):
 class Batch:
     """Tasks that are sent at once: a list for each of their properties."""
 
+    PROPERTIES = (
+        "keys",
+        "run_specs",
+        "dependencies",
+        "outside",
+        "orders",
+        "annotated",
+        "calls",
+    )
+
     def __init__(self):
-        self.keys = []
-        self.run_specs = []
-        self.dependencies = []
-        self.outside = []
-        self.orders = []
-        self.annotated = []
-        self.calls = []
+        for name in self.PROPERTIES:
+            setattr(self, name, [])
+        self.length = 0
+
+    def add(self, *properties):
+        for name, value in zip(self.PROPERTIES, properties):
+            getattr(self, name).append(value)
+        self.length += len(self.run_specs[-1])
+
+    def is_full(self):
+        return len(self.keys) == BATCH_COUNT or self.length >= BATCH_LEN
 
     def message(self, annotations):
         new, annotations.new = annotations.new, []
-        return {"op": "graph-tasks", "annotations": new, **vars(self)}
+        lists = {name: getattr(self, name) for name in self.PROPERTIES}
+        return {"op": "graph-tasks", "annotations": new, **lists}
 
 
 # The generators of answers, by the `op` of the request.

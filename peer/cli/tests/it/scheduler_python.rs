@@ -26,7 +26,7 @@ fn check(scheduler: &Peer, checks: &[&str]) {
     drop(Peer::spawn(Environment::Current, script, &arguments));
 }
 
-const CHECKS: [&str; 7] = [
+const CHECKS: [&str; 8] = [
     "array",
     "bag",
     "delayed_values",
@@ -34,6 +34,7 @@ const CHECKS: [&str; 7] = [
     "futures",
     "annotated",
     "unoptimized",
+    "shared",
 ];
 
 #[test]

@@ -78,12 +78,11 @@ impl Shared {
             let is_last = batch.iter().any(is_last);
             let mut events = Vec::with_capacity(batch.len());
             for message in batch {
-                match read(id, message).await {
+                match self.read(id, message).await {
                     Parsed::Events(parsed) => events.extend(parsed),
                     #[cfg(target_os = "linux")]
-                    Parsed::Refused(message, refusal) => {
+                    Parsed::ForPython(message) => {
                         let Some(python) = &self.python else {
-                            events.extend(refused(id, refusal));
                             continue;
                         };
                         // Earlier messages do not wait for Python.
@@ -111,6 +110,32 @@ impl Shared {
         self.complete(SchedulerInput::ClientLeft(id)).await;
         finish_writing(&mut writing).await;
         drop(ending);
+    }
+
+    /// Parses a client's message, a large graph on a thread for what blocks: tasks that wait for the
+    /// same thread of the executor would wait until it is done.
+    async fn read(&self, id: ClientId, message: FromClient) -> Parsed {
+        /// Length in bytes of a graph that takes about a millisecond.
+        const LARGE: usize = 64 << 10;
+        let is_large = match &message {
+            FromClient::UpdateGraph(message) => message.expr_ser.heap_len() > LARGE,
+            _ => false,
+        };
+        #[cfg(target_os = "linux")]
+        let has_python = self.python.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let has_python = false;
+        if !is_large {
+            return read_message(id, message, has_python);
+        }
+        match runtime::spawn_blocking(move || read_message(id, message, has_python)).await {
+            Ok(parsed) => parsed,
+            Err(error) => match error.into_panic() {
+                Some(panic) => resume_unwind(panic),
+                // The executor ends.
+                None => Parsed::Events(Vec::new()),
+            },
+        }
     }
 
     /// Handles the events of a client, unless it does not read its messages. Leaves `work`.
@@ -294,31 +319,9 @@ impl Shared {
 /// A message of a client that was parsed.
 enum Parsed {
     Events(Vec<SchedulerInput>),
-    /// A graph that Python may be able to read.
+    /// A graph that only Python may be able to read.
     #[cfg(target_os = "linux")]
-    Refused(Box<UpdateGraph>, Refusal),
-}
-
-/// Parses a client's message, a large graph on a thread for what blocks: tasks that wait for the
-/// same thread of the executor would wait until it is done.
-async fn read(id: ClientId, message: FromClient) -> Parsed {
-    /// Length in bytes of a graph that takes about a millisecond.
-    const LARGE: usize = 64 << 10;
-    let is_large = match &message {
-        FromClient::UpdateGraph(message) => message.expr_ser.heap_len() > LARGE,
-        _ => false,
-    };
-    if !is_large {
-        return read_message(id, message);
-    }
-    match runtime::spawn_blocking(move || read_message(id, message)).await {
-        Ok(parsed) => parsed,
-        Err(error) => match error.into_panic() {
-            Some(panic) => resume_unwind(panic),
-            // The executor ends.
-            None => Parsed::Events(Vec::new()),
-        },
-    }
+    ForPython(Box<UpdateGraph>),
 }
 
 /// Maximum number of keys of an event about many keys with a reply each. Between such events, the
@@ -326,17 +329,18 @@ async fn read(id: ClientId, message: FromClient) -> Parsed {
 const PART: usize = 1 << 10;
 
 /// Parses a client's message, which is the slow part of handling it.
-fn read_message(id: ClientId, message: FromClient) -> Parsed {
+fn read_message(id: ClientId, message: FromClient, has_python: bool) -> Parsed {
     Parsed::Events(match message {
         FromClient::UpdateGraph(message) => {
             // The payloads are shared.
-            #[cfg(target_os = "linux")]
-            let copy = Box::new(message.clone());
-            match Submission::read(message) {
-                Ok(submission) => vec![SchedulerInput::Submitted(id, submission)],
+            let copy = has_python.then(|| Box::new(message.clone()));
+            match (Submission::read(message), copy) {
+                (Ok(submission), _) => vec![SchedulerInput::Submitted(id, submission)],
                 #[cfg(target_os = "linux")]
-                Err(refusal) if refusal.may_need_python() => return Parsed::Refused(copy, refusal),
-                Err(refusal) => refused(id, refusal),
+                (Err(refusal), Some(copy)) if refusal.may_need_python() => {
+                    return Parsed::ForPython(copy);
+                }
+                (Err(refusal), _) => refused(id, refusal),
             }
         }
         FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
