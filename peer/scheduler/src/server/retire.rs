@@ -85,7 +85,8 @@ impl Shared {
             retired.extend(identity);
         }
         let stimulus = request.stimulus_id;
-        let stimulus = stimulus.unwrap_or_else(|| "retire-workers".to_owned());
+        let stimulus = stimulus
+            .unwrap_or_else(|| format!("retire-workers-{}", self.clock.now().as_secs_f64()));
         let addresses = retired
             .iter()
             .map(|(address, _): &(String, Value)| address.as_str());
