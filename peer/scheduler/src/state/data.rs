@@ -1,5 +1,7 @@
 //! Results in the memory of workers.
 
+use std::ops::Bound;
+
 use daskwire_messages::Key;
 use daskwire_messages::protocol::LostData;
 
@@ -145,12 +147,16 @@ impl State {
         }
         let task = &self.tasks[id];
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
-        let dependents = core::mem::take(&mut self.tasks[id].dependents);
         for client in clients {
             self.send_result(client, message.clone());
         }
         #[cfg(test)]
         assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));
+        self.todo.unneeded.push(id);
+        if self.recount_dependents(id) {
+            return;
+        }
+        let dependents = core::mem::take(&mut self.tasks[id].dependents);
         for dependent in &dependents {
             let task = &mut self.tasks[*dependent];
             if matches!(task.stage, TaskStage::Waiting) {
@@ -161,7 +167,83 @@ impl State {
             }
         }
         self.tasks[id].dependents = dependents;
-        self.todo.unneeded.push(id);
+    }
+
+    /// Has the missing dependencies of a task's dependents counted again in slices, if there are
+    /// many dependents. Returns whether it does.
+    fn recount_dependents(&mut self, id: TaskId) -> bool {
+        // Counts that are not up to date cannot be changed by one.
+        let is_needed =
+            self.tasks[id].dependents.len() > self.slice_len || !self.todo.recounted.is_empty();
+        if is_needed {
+            self.todo.recounted.push((id, None));
+        }
+        is_needed
+    }
+
+    /// Counts the missing dependencies of the next dependent.
+    pub(super) fn recount_next(&mut self) {
+        let Some((id, last)) = self.todo.recounted.last_mut() else {
+            return;
+        };
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let task = self.tasks.get(*id);
+        let mut left = task.map(|task| task.dependents.range((after, Bound::Unbounded)));
+        let next = left.as_mut().and_then(|left| left.next()).copied();
+        *last = next;
+        match next {
+            Some(dependent) => self.recount(dependent),
+            None => drop(self.todo.recounted.pop()),
+        }
+    }
+
+    /// The number of dependencies of a task that are not in memory.
+    fn missing_count(&self, id: TaskId) -> u32 {
+        let dependencies = self.tasks[id].dependencies.iter();
+        let missing = dependencies.map(|id| {
+            let is_missing = !matches!(self.tasks[*id].stage, TaskStage::Memory);
+            u32::from(is_missing)
+        });
+        missing.sum()
+    }
+
+    /// Counts the missing dependencies of an active task, and has it wait for them.
+    fn recount(&mut self, id: TaskId) {
+        if !self.tasks[id].stage.is_active() {
+            return;
+        }
+        let missing_count = self.missing_count(id);
+        match self.tasks[id].stage {
+            TaskStage::Waiting => {
+                self.tasks[id].missing_count = missing_count;
+                if missing_count == 0 {
+                    self.make_ready(id);
+                }
+            }
+            _ if missing_count > 0 => {
+                self.wait_for_lost(id);
+                self.tasks[id].missing_count = missing_count;
+            }
+            _ => {}
+        }
+    }
+
+    /// Has a task wait that was about to be sent to a worker, if one of its dependencies was lost
+    /// and its count of them is not up to date. Returns whether it does.
+    pub(super) fn waits_again(&mut self, id: TaskId, on: WorkerId) -> bool {
+        if self.todo.recounted.is_empty() {
+            return false;
+        }
+        let missing_count = self.missing_count(id);
+        if missing_count == 0 {
+            return false;
+        }
+        if let Some(worker) = self.workers.get_mut(&on) {
+            worker.work.remove(self.tasks[id].expected);
+        }
+        self.set_stage(id, TaskStage::Waiting);
+        self.tasks[id].missing_count = missing_count;
+        true
     }
 
     /// Records that a worker no longer has a result.
@@ -205,14 +287,16 @@ impl State {
         };
         let clients = task.wanted_by.clone();
         let is_needed = !clients.is_empty() || task.waiter_count != 0;
-        let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
             self.send_client(client, message.clone());
         }
-        for dependent in &dependents {
-            self.wait_for_lost(*dependent);
+        if !self.recount_dependents(id) {
+            let dependents = core::mem::take(&mut self.tasks[id].dependents);
+            for dependent in &dependents {
+                self.wait_for_lost(*dependent);
+            }
+            self.tasks[id].dependents = dependents;
         }
-        self.tasks[id].dependents = dependents;
         if is_needed {
             self.activate(id);
         } else {

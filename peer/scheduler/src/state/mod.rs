@@ -93,7 +93,12 @@
 //! * The consequences of all of these (tasks that are released, fail, become ready or are assigned)
 //!   are handled one by one. Those of later events come before those that earlier ones have left.
 //!
-//! A task is handled at once with its dependencies, its dependents and the clients that want it.
+//! * Other workers are asked in parts to copy the results of a worker that retires.
+//! * If a task has more than 512 dependents, these learn in parts that its result was stored or lost,
+//!   or that the task is forgotten. None of them is sent to a worker without its inputs.
+//!
+//! Otherwise, a task is handled at once with its dependencies, its dependents and the clients that
+//! want it.
 //!
 //! The order of events of one client or worker is the caller's matter: it must not pass an event of
 //! a peer while work of an earlier event of this peer is pending, see [`State::is_done`].
@@ -389,6 +394,7 @@ pub struct State {
     /// events have left.
     left_counts: [usize; 3],
     left_activated_count: usize,
+    left_recounted_count: usize,
     /// The number of steps that the current slice may still take.
     steps_left: usize,
     slice_len: usize,
@@ -433,6 +439,9 @@ pub struct WorkerCounts {
 
 #[derive(Debug, Default)]
 struct Todo {
+    /// Tasks with many dependents whose result was stored or lost, each with the last of the
+    /// dependents whose missing dependencies were counted again.
+    recounted: Vec<(TaskId, Option<TaskId>)>,
     /// Active tasks of which a dependency has failed.
     failing: Vec<TaskId>,
     /// Tasks that can never be computed.
@@ -519,6 +528,7 @@ impl State {
             todo: Todo::default(),
             left_counts: [0; 3],
             left_activated_count: 0,
+            left_recounted_count: 0,
             steps_left: 0,
             slice_len: SLICE,
             work: VecDeque::new(),
@@ -553,6 +563,7 @@ impl State {
         let todo = &self.todo;
         self.left_counts = [&todo.failing, &todo.unrunnable, &todo.unneeded].map(Vec::len);
         self.left_activated_count = todo.activated.len();
+        self.left_recounted_count = todo.recounted.len();
         self.apply(event);
         self.settle_requests(!is_in_batch);
         core::mem::take(&mut self.actions)

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Bound;
 
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
 
 use super::model::TaskId;
+use super::slices::Job;
 use super::{LeaveReason, State, WorkerId};
 use crate::step;
 
@@ -70,26 +72,39 @@ impl State {
 
     /// Asks other workers to fetch the results that only this worker has, or only workers
     /// that are leaving, too.
-    fn copy_elsewhere(&mut self, id: WorkerId) {
+    fn copy_elsewhere(&mut self, on: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&on) {
+            // Each key is asked of one worker for some rounds: a transfer may take long, and the
+            // scheduler does not delete extra copies. Then of the next, since it may fail to fetch.
+            let turn = worker.retire_rounds / ROUNDS_OF_A_TURN;
+            worker.retire_rounds += 1;
+            let last = None;
+            self.start(Job::Copy { on, last, turn });
+        }
+    }
+
+    /// Asks other workers to fetch some of the results after `last`. Returns the last of them, unless
+    /// it was the last of all.
+    pub(super) fn copy_part(
+        &mut self,
+        id: WorkerId,
+        last: Option<TaskId>,
+        turn: u64,
+    ) -> Option<TaskId> {
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
         let others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
-        let Some(worker) = self.workers.get_mut(&id) else {
-            return;
-        };
-        // Each key is asked of one worker for some rounds: a transfer may take long, and the
-        // scheduler does not delete extra copies. Then of the next, since it may fail to fetch.
-        let turn = worker.retire_rounds / ROUNDS_OF_A_TURN;
-        worker.retire_rounds += 1;
-        let worker = &self.workers[&id];
-        let only_here = worker.has.iter().filter(|task| self.is_leaving(**task, id));
+        let worker = self.workers.get(&id)?;
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut left = worker.has.range((after, Bound::Unbounded)).copied();
+        let part: Vec<TaskId> = left.by_ref().take(self.slice_len).collect();
+        let last = part.last().filter(|_| left.next().is_some()).copied();
+        let only_here = part.iter().filter(|task| self.is_leaving(**task, id));
         for task in only_here.map(|task| &self.tasks[*task]) {
             let mut hasher = DefaultHasher::new();
             task.key.hash(&mut hasher);
             let index = hasher.finish().wrapping_add(turn);
-            let Some(index) = index.checked_rem(others.len() as u64) else {
-                return;
-            };
+            let index = index.checked_rem(others.len() as u64)?;
             let other = others[usize::try_from(index).expect("an index")];
             let message = copies.entry(other).or_default();
             let holder = vec![worker.address.clone()];
@@ -101,6 +116,7 @@ impl State {
             STIMULUS.clone_into(&mut message.stimulus_id);
             self.send_worker(other, message);
         }
+        last
     }
 
     /// Whether the worker with this address exists, and other workers can copy the results

@@ -61,6 +61,9 @@ impl State {
 
     /// Sends a task to a worker.
     pub(super) fn send(&mut self, id: TaskId, on: WorkerId) {
+        if self.waits_again(id, on) {
+            return;
+        }
         let task = &mut self.tasks[id];
         let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
             return;

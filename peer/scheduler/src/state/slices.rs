@@ -61,6 +61,12 @@ pub(super) enum Job {
     /// Tasks in the queue of a worker that accepts none any more.
     Unqueue(WorkerId, BTreeMap<GroupId, Queue>),
     WorkerLeft(Box<LeftWorker>),
+    /// A worker retires: others are to copy its results, beginning after the given one.
+    Copy {
+        on: WorkerId,
+        last: Option<TaskId>,
+        turn: u64,
+    },
 }
 
 /// A worker that has left, and what is still to be handled of it.
@@ -84,6 +90,7 @@ impl State {
         // Consequences of earlier slices first, so that they do not pile up.
         self.left_counts = [0; 3];
         self.left_activated_count = 0;
+        self.left_recounted_count = 0;
         if !self.has_consequences()
             && let Some(mut work) = self.work.pop_front()
         {
@@ -184,6 +191,10 @@ impl State {
                 queue.is_empty()
             }
             Job::WorkerLeft(left) => self.left_worker_slice(left),
+            Job::Copy { on, last, turn } => {
+                *last = self.copy_part(*on, *last, *turn);
+                last.is_none()
+            }
         }
     }
 

@@ -173,7 +173,9 @@ impl State {
         while self.take_step() {
             let [failing, unrunnable, unneeded] = self.left_counts;
             let todo = &mut self.todo;
-            if todo.failing.len() > failing
+            if todo.recounted.len() > self.left_recounted_count {
+                self.recount_next();
+            } else if todo.failing.len() > failing
                 && let Some(id) = todo.failing.pop()
             {
                 self.fail_with_dependency(id);
@@ -213,6 +215,7 @@ impl State {
     /// Whether consequences of events are left.
     pub(super) fn has_consequences(&self) -> bool {
         let Todo {
+            recounted,
             failing,
             unrunnable,
             unneeded,
@@ -226,6 +229,7 @@ impl State {
         } = &self.todo;
         let lists = [failing, unrunnable, unneeded, activated];
         lists.iter().any(|list| !list.is_empty())
+            || !recounted.is_empty()
             || !retried.is_empty()
             || !stranded.is_empty()
             || !ready.is_empty()
@@ -331,10 +335,9 @@ impl State {
     /// Removes a released task. Its dependents can never be computed again, and
     /// drop their dependencies.
     pub(super) fn forget(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.get_mut(id) else {
-            return;
-        };
-        for dependent in core::mem::take(&mut task.dependents) {
+        while let Some(task) = self.tasks.get_mut(id)
+            && let Some(dependent) = task.dependents.pop_first()
+        {
             if self.tasks[dependent].stage.is_active()
                 && let Some(on) = self.deactivate(dependent)
             {
@@ -345,6 +348,12 @@ impl State {
             other.is_orphan = true;
             if !matches!(other.stage, TaskStage::Memory | TaskStage::Erred(_)) {
                 self.todo.unrunnable.push(dependent);
+            }
+            if !self.take_step() {
+                // The rest comes with the next slice. Until then the task cannot run again.
+                self.tasks[id].is_orphan = true;
+                self.todo.unrunnable.push(id);
+                return;
             }
         }
         self.detach(id);

@@ -33,6 +33,8 @@ pub(super) struct Eager {
     pub(super) client: ClientId,
     pub(super) workers: Vec<WorkerId>,
     tasks: Vec<(WorkerId, ComputeTask)>,
+    /// The most steps that a call has taken.
+    pub(super) longest: u64,
 }
 
 impl Eager {
@@ -42,6 +44,7 @@ impl Eager {
             client: ClientId(0),
             workers: (0..worker_count as u64).map(WorkerId).collect(),
             tasks: Vec::new(),
+            longest: 0,
         };
         for number in 0..worker_count {
             cluster.join_with(number, Vec::new());
@@ -51,9 +54,13 @@ impl Eager {
     }
 
     pub(super) fn handle(&mut self, event: SchedulerInput) {
+        let mut before = STEPS.get();
         let mut actions = self.state.handle(Duration::ZERO, event);
+        self.longest = self.longest.max(STEPS.get() - before);
         while self.state.is_pending() {
+            before = STEPS.get();
             actions.extend(self.state.proceed(Duration::ZERO));
+            self.longest = self.longest.max(STEPS.get() - before);
         }
         for action in actions {
             if let Action::ToWorker(worker, ToWorker::ComputeTask(task)) = action {
@@ -112,8 +119,15 @@ impl Eager {
 
     /// Runs all tasks; those whose key begins with `bad` fail.
     pub(super) fn work(&mut self) {
-        while !self.tasks.is_empty() {
-            for (worker, task) in core::mem::take(&mut self.tasks) {
+        self.work_on(usize::MAX);
+    }
+
+    /// Like [`work`](Self::work), until this number of tasks has run.
+    pub(super) fn work_on(&mut self, mut count: usize) {
+        while count > 0 && !self.tasks.is_empty() {
+            let tasks = core::mem::take(&mut self.tasks);
+            for (worker, task) in tasks.into_iter().take(count) {
+                count -= 1;
                 let (key, run_id) = (task.key, task.run_id);
                 let is_bad = key.as_str().is_some_and(|key| key.starts_with("bad"));
                 let message = if is_bad {

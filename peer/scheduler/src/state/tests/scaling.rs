@@ -250,6 +250,86 @@ fn ticks(size: Size) -> u64 {
     })
 }
 
+/// A worker retires that has all results.
+fn retired(size: Size) -> u64 {
+    let mut cluster = cluster(size);
+    cluster.scatter(size.tasks, 0);
+    count(|| cluster.handle(SchedulerInput::RetireWorkers(vec!["tcp://w0:1".to_owned()])))
+}
+
+/// The steps of the longest of the calls that `act` makes.
+fn longest(cluster: &mut Eager, act: impl FnOnce(&mut Eager)) -> u64 {
+    cluster.longest = 0;
+    act(cluster);
+    cluster.longest
+}
+
+/// A result that many tasks need is stored.
+fn needed_by_many(count: usize) -> u64 {
+    let mut cluster = Eager::new(3);
+    let demands = Value::dict([("workers", Value::list(["tcp://w0:1"]))]);
+    cluster.submit_with(fan_out(with_tasks(count)), names(count), demands);
+    longest(&mut cluster, |cluster| cluster.work())
+}
+
+/// A task fails that many others need.
+fn failed_for_many(count: usize) -> u64 {
+    let mut cluster = Eager::new(3);
+    let needed = Argument::Result(Key::from("bad"));
+    let rest =
+        (0..count).map(|key| Node::new(name(key).as_str(), "operator.neg", [needed.clone()]));
+    let tasks = [constant("bad".to_owned())].into_iter().chain(rest);
+    cluster.submit(tasks, names(count));
+    longest(&mut cluster, |cluster| cluster.work())
+}
+
+/// A result is lost while many tasks wait that need it, and so is the last copy of data.
+fn lost_for_many(count: usize) -> u64 {
+    let mut cluster = Eager::new(1);
+    cluster.submit(fan_out(with_tasks(count)), names(count));
+    cluster.work_on(1);
+    let lost = longest(&mut cluster, |cluster| {
+        cluster.handle(SchedulerInput::WorkerLeft(WorkerId(0)));
+    });
+    let mut cluster = Eager::new(1);
+    cluster.scatter(1, 0);
+    cluster.submit(fan_out(with_tasks(count)).split_off(1), names(count));
+    lost.max(longest(&mut cluster, |cluster| {
+        cluster.handle(SchedulerInput::WorkerLeft(WorkerId(0)));
+        assert_eq!(cluster.state.task_count(), 0);
+    }))
+}
+
+/// A worker retires that has many results.
+fn retired_with_many(count: usize) -> u64 {
+    let mut cluster = Eager::new(3);
+    cluster.scatter(count, 0);
+    longest(&mut cluster, |cluster| {
+        cluster.handle(SchedulerInput::RetireWorkers(vec!["tcp://w0:1".to_owned()]));
+    })
+}
+
+const fn with_tasks(tasks: usize) -> Size {
+    Size { tasks, ..SMALL }
+}
+
+#[test]
+fn an_event_about_many_tasks_is_handled_in_bounded_calls() {
+    let events: [(&str, fn(usize) -> u64); 4] = [
+        ("needed by many", needed_by_many),
+        ("failed for many", failed_for_many),
+        ("lost for many", lost_for_many),
+        ("retired with many", retired_with_many),
+    ];
+    for (name, steps) in events {
+        let (few, many) = (steps(2_000), steps(8_000));
+        assert!(
+            many <= few + few / 2,
+            "{name}: {few} steps at once for 2,000 tasks, and {many} for 8,000"
+        );
+    }
+}
+
 #[test]
 fn a_task_takes_the_same_number_of_steps_in_larger_clusters() {
     let graphs: [(&str, Shape); 6] = [
@@ -260,7 +340,7 @@ fn a_task_takes_the_same_number_of_steps_in_larger_clusters() {
         ("chains", chains),
         ("fan out", fan_out),
     ];
-    let others: [(&str, Steps); 10] = [
+    let others: [(&str, Steps); 11] = [
         ("named", named),
         ("pinned", pinned),
         ("preferred", preferred),
@@ -271,6 +351,7 @@ fn a_task_takes_the_same_number_of_steps_in_larger_clusters() {
         ("client lost", client_lost),
         ("joined", joined),
         ("ticks", ticks),
+        ("retired", retired),
     ];
     let graphs = graphs.into_iter().map(|(name, graph)| {
         let steps: Box<dyn Fn(Size) -> u64> = Box::new(move |size| run(size, graph));
