@@ -344,11 +344,17 @@ fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
         return &[];
     };
     let (head, rest) = rest.split_at_checked(len.into()).or_default_if_bug();
-    let mut count = [0; 8];
-    for (to, from) in count.iter_mut().zip(head) {
-        *to = *from;
-    }
-    let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
+    let count = match head {
+        [count] => u64::from(*count),
+        _ => {
+            let mut count = [0; 8];
+            for (to, from) in count.iter_mut().zip(head) {
+                *to = *from;
+            }
+            u64::from_le_bytes(count)
+        }
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
     rest.get(..count).or_default_if_bug()
 }
 

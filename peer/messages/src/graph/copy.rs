@@ -94,8 +94,8 @@ impl Copier {
 }
 
 /// Length of a node's own data.
-fn copied_len(node: Node<'_, '_>) -> usize {
-    match node.value() {
+fn copied_len(value: &Value<'_, '_>) -> usize {
+    match value {
         Value::Str(string) => string.to_bytes().len(),
         Value::Bytes(data) | Value::ByteArray { data, .. } | Value::Buffer { data, .. } => {
             data.len()
@@ -144,9 +144,10 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             return Ok(());
         }
         self.budget.spend(1)?;
-        self.budget.spend_copy(copied_len(node))?;
+        let value = node.value();
+        self.budget.spend_copy(copied_len(&value))?;
         let depth = depth.checked_sub(1).ok_or_else(what)?;
-        match node.value() {
+        match value {
             Value::None => writer.none(),
             Value::Bool(value) => writer.bool(value),
             Value::Int(value) => match value {

@@ -12,32 +12,41 @@ use crate::Key;
 use crate::Value;
 use crate::pickling::Pickling;
 use crate::protocol::CallPickles;
-use crate::scratch;
+use crate::scratch::{self, PickleScratch};
 use crate::value::{Serialized, ValueError};
 
 /// Memo indexes of the names written so far.
 #[derive(Default)]
 pub(super) struct Names<'n> {
-    indexes: HashMap<(&'n str, &'n str), u32>,
+    /// The first names, which are found sooner without hashing. Most pickles have no others.
+    first: Vec<((&'n str, &'n str), u32)>,
+    others: HashMap<(&'n str, &'n str), u32>,
     pub(super) pickling: Pickling,
 }
 
 impl<'n> Names<'n> {
     pub(super) fn new(pickling: Pickling) -> Self {
         Self {
-            indexes: HashMap::new(),
             pickling,
+            ..Self::default()
         }
     }
 
     pub(super) fn write(&mut self, writer: &mut Writer<'_, '_>, module: &'n str, name: &'n str) {
-        match self.indexes.get(&(module, name)) {
+        const FIRST_COUNT: usize = 8;
+        let name = (module, name);
+        let known = self.first.iter().find(|(known, _)| *known == name);
+        let known = known.map(|(_, index)| index);
+        match known.or_else(|| self.others.get(&name)) {
             Some(index) => {
                 writer.get(*index);
             }
             None => {
-                let index = writer.global(module, name).memoize();
-                self.indexes.insert((module, name), index);
+                let index = writer.global(module, name.1).memoize();
+                match self.first.len() < FIRST_COUNT {
+                    true => self.first.push((name, index)),
+                    false => drop(self.others.insert(name, index)),
+                }
             }
         }
     }
@@ -192,6 +201,7 @@ impl Task {
 ///
 /// Returns `run_spec` if it is not the pickle of a task.
 pub fn opened_by_task<'k>(
+    room: &mut PickleScratch,
     run_spec: &Serialized,
     key: &Key,
     dependencies: impl ExactSizeIterator<Item = &'k Key> + Clone,
@@ -206,7 +216,7 @@ pub fn opened_by_task<'k>(
     let Some(inner) = run_spec.plain_pickle() else {
         return run_spec.clone();
     };
-    let pickle = scratch::pickle(Pickling::default().options(), |writer| {
+    let pickle = room.write(Pickling::default().options(), |writer| {
         let mut names = Names::default();
         writer.reduce();
         names.write(writer, SPEC, "Task");
@@ -226,7 +236,7 @@ pub fn opened_by_task<'k>(
         Ok::<(), ValueError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::pickled(&pickle.expect("a buffer that grows"))
+    Serialized::pickled(pickle.expect("a buffer that grows"))
 }
 
 impl Task {

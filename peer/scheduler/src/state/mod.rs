@@ -128,6 +128,7 @@ use std::sync::Arc;
 use daskwire_extensions::Extensions;
 pub use daskwire_extensions::{RequestId, RequestRefusal};
 use daskwire_messages::protocol::Keys;
+use daskwire_messages::scratch::PickleScratch;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::{Stimulus, Story};
 
@@ -385,6 +386,7 @@ pub struct State {
     extensions: Extensions,
     replicas: Replicas,
     samplers: Samplers,
+    pickle_scratch: PickleScratch,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Consequences of events that are not handled yet. Later ones are handled first. The entries of
@@ -524,6 +526,7 @@ impl State {
             extensions: Extensions::new(policy.max_shared_len),
             replicas: Replicas::new(policy.replica_interval),
             samplers: Samplers::default(),
+            pickle_scratch: PickleScratch::default(),
             actions: Vec::new(),
             todo: Todo::default(),
             left_counts: [0; 3],

@@ -96,7 +96,12 @@ impl State {
             true => run_spec.payload.clone(),
             false => {
                 let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id].key);
-                opened_by_task(&run_spec.payload, &task.key, dependencies)
+                opened_by_task(
+                    &mut self.pickle_scratch,
+                    &run_spec.payload,
+                    &task.key,
+                    dependencies,
+                )
             }
         };
         let resources = demands.resources.0.iter();
