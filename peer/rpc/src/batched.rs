@@ -317,6 +317,8 @@ async fn write<T: Field + Send + Sync + 'static>(
     let mut batch: Vec<Queued<T>> = Vec::new();
     let mut next = runtime::now();
     while let Some(first) = messages.recv().await {
+        // Tasks that are ready now may send further messages, which belong to the same batch.
+        runtime::yield_now().await;
         // Like Dask's BatchedSend: not earlier than an interval after the last
         // batch.
         while runtime::now() < next && !queue.is_urgent.load(Ordering::Acquire) {
