@@ -6,8 +6,19 @@ use crate::command::failure::Result;
 
 /// Runs a command that uses comms.
 pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
+    run(&mut tokio::runtime::Builder::new_multi_thread(), work)
+}
+
+/// Runs a command that uses comms, on one thread, apart from what blocks. Tasks that hand on small
+/// messages to each other take less of the processors than on several, which wake each other.
+pub(crate) fn on_thread(work: impl Future<Output = Result>) -> Result {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    run(builder.worker_threads(1), work)
+}
+
+fn run(builder: &mut tokio::runtime::Builder, work: impl Future<Output = Result>) -> Result {
     daskwire_comm::raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = builder
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;

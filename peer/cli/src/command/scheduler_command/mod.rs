@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::command::failure::Result;
 use crate::command::http::{HttpAddress, Server};
-use crate::command::runtime::{on_cluster, stop_requested};
+use crate::command::runtime::{on_thread, stop_requested};
 use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity::duration;
 #[cfg(target_os = "linux")]
@@ -177,7 +177,7 @@ pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
     let settings = Settings::load(arguments)?;
     let pid_file = arguments.pid_file.as_deref().map(files::PidFile::new);
     let _pid_file = pid_file.transpose()?;
-    on_cluster(scheduler(&settings, arguments))
+    on_thread(scheduler(&settings, arguments))
 }
 
 async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result {
