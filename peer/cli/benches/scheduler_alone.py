@@ -21,13 +21,19 @@ import threading
 import time
 
 import psutil
+from dask._expr import LLGExpr
 from dask._task_spec import Task, TaskRef
 from distributed import Client, wait
 from distributed.core import connect
+from distributed.protocol.serialize import Serialized, ToPickle, serialize, to_serialize
 from distributed.versions import get_versions
 
 # The class of each result.
 INT = pickle.dumps(int)
+
+# How much less of the processors the load gets than the scheduler and what measures, which would
+# otherwise wait for processes that stand for the processors of other machines.
+NICE = 5
 
 # What Dask's scheduler reads when a worker registers.
 METRICS = {
@@ -103,6 +109,10 @@ SHAPES = {
 }
 
 
+def address_of(number):
+    return f"tcp://127.0.0.1:{10_000 + number}"
+
+
 async def work(address, number, resources, versions):
     """A worker that says at once that a task has ended."""
     comm = await connect(address)
@@ -110,7 +120,7 @@ async def work(address, number, resources, versions):
         {
             "op": "register-worker",
             "reply": False,
-            "address": f"tcp://127.0.0.1:{10_000 + number}",
+            "address": address_of(number),
             "status": "running",
             "nthreads": 1,
             "name": f"fake-{number}",
@@ -158,6 +168,8 @@ async def work(address, number, resources, versions):
 
 
 def run_workers(address, numbers, resources, ready):
+    os.nice(NICE)
+
     async def main():
         versions = get_versions()
         running = [work(address, number, resources, versions) for number in numbers]
@@ -169,25 +181,112 @@ def run_workers(address, numbers, resources, ready):
         asyncio.run(main())
 
 
-def probe(address, ready, stop, times):
-    """Submits one task after the other to a worker of its own, and measures until each is done."""
+async def probe_client(address, name, sender, ready, stop):
+    """Submits one task after the other to the worker with the resource `probe`, without a client of
+    Dask, which would take most of the time, and measures until each is done."""
+    comm = await connect(address)
+    await comm.write(
+        {
+            "op": "register-client",
+            "client": name,
+            "reply": False,
+            "versions": get_versions(),
+        }
+    )
+    assert (await comm.read())[0]["op"] == "stream-start"
+    times = []
+    number = 0
+    while not stop.is_set():
+        number += 1
+        key = f"probe-{number}"
+        graph = LLGExpr({key: Task(key, operator.neg, number)})
+        start = time.perf_counter()
+        await comm.write(
+            [
+                {
+                    "op": "update-graph",
+                    "expr_ser": Serialized(*serialize(to_serialize(graph))),
+                    "keys": {key},
+                    "internal_priority": None,
+                    "submitting_task": None,
+                    "fifo_timeout": "100 ms",
+                    "actors": False,
+                    "code": ToPickle(()),
+                    "annotations": ToPickle({"resources": {"probe": 1}, "priority": 10}),
+                    "span_metadata": ToPickle({}),
+                }
+            ]
+        )
+        is_done = False
+        while not is_done:
+            is_done = any(message["op"] == "key-in-memory" for message in await comm.read())
+        times.append(time.perf_counter() - start)
+        released = {"op": "client-releases-keys", "keys": [key], "client": name}
+        await comm.write([released])
+        if number == 5:
+            times.clear()
+            ready.set()
+        await asyncio.sleep(0.01)
+    await comm.close()
+    sender["tasks"] = times
+
+
+async def heartbeats(address, worker, sender, stop):
+    """Sends heartbeats of a worker, and measures until each is answered."""
+    comm = await connect(address)
+    times = []
+    while not stop.is_set():
+        start = time.perf_counter()
+        await comm.write(
+            {
+                "op": "heartbeat_worker",
+                "reply": True,
+                "address": worker,
+                "now": time.time(),
+                "metrics": METRICS,
+                "executing": {},
+                "extensions": {},
+            }
+        )
+        assert (await comm.read())["status"] == "OK"
+        times.append(time.perf_counter() - start)
+        await asyncio.sleep(0.1)
+    await comm.close()
+    sender["heartbeats"] = times
+
+
+def probe(address, number, ready, stop, sender):
+    """Measures as a small client with a worker of its own."""
+
+    async def main():
+        found = {}
+        worker = asyncio.ensure_future(
+            work(address, number, {"probe": 1}, get_versions())
+        )
+        await asyncio.sleep(0.5)
+        await asyncio.gather(
+            probe_client(address, "Client-probe", found, ready, stop),
+            heartbeats(address, address_of(number), found, stop),
+        )
+        worker.cancel()
+        sender.send(found)
+
+    asyncio.run(main())
+
+
+def load(address, shape, count, workers, link):
+    """Runs the tasks as a client of Dask, when told."""
+    os.nice(NICE)
+    tasks, annotations = SHAPES[shape](count, workers)
     with Client(address, timeout=60) as client:
-        found = []
-        number = 0
-        while not stop.is_set():
-            number += 1
-            start = time.perf_counter()
-            future = client.submit(
-                operator.neg, number, pure=False, priority=10, resources={"probe": 1}
-            )
-            wait(future)
-            found.append(time.perf_counter() - start)
-            del future
-            if number == 5:
-                found.clear()
-                ready.set()
-            time.sleep(0.01)
-        times.send(found)
+        client.wait_for_workers(workers + 1, timeout=600)
+        link.send(len(tasks))
+        link.recv()
+        start = time.perf_counter()
+        futures = client.get(tasks, list(tasks), sync=False, **annotations)
+        wait(futures)
+        link.send(time.perf_counter() - start)
+        link.recv()
 
 
 @contextlib.contextmanager
@@ -223,30 +322,28 @@ def measure(command, shape, count, workers):
         numbers = range(workers)
         stack.enter_context(process(run_workers, address, numbers, {}, started))
         started.wait()
-        started = context.Event()
-        stack.enter_context(process(run_workers, address, [workers], {"probe": 1}, started))
-        client = stack.enter_context(Client(address, timeout=60))
-        client.wait_for_workers(workers + 1, timeout=120)
         ready, stop = context.Event(), context.Event()
         times, sender = context.Pipe(duplex=False)
-        stack.enter_context(process(probe, address, ready, stop, sender))
+        stack.enter_context(process(probe, address, workers, ready, stop, sender))
+        link, other = context.Pipe()
+        stack.enter_context(process(load, address, shape, count, workers, other))
+        task_count = link.recv()
         ready.wait(60)
-        tasks, annotations = SHAPES[shape](count, workers)
         before, memory = serving.cpu_times(), serving.memory_info().rss
-        start = time.perf_counter()
-        futures = client.get(tasks, list(tasks), sync=False, **annotations)
-        wait(futures)
-        took = time.perf_counter() - start
+        link.send("go")
+        took = link.recv()
         after = serving.cpu_times()
         grown = serving.memory_info().rss - memory
         stop.set()
-        waits = sorted(times.recv())
-        del futures
+        found = times.recv()
+        link.send("end")
+    waits = sorted(found["tasks"])
     seconds = after.user + after.system - before.user - before.system
     return {
-        "processor": seconds / len(tasks) * 1e6,
-        "memory": grown / len(tasks),
-        "p99": waits[int(0.99 * (len(waits) - 1))] * 1e3 if waits else float("nan"),
+        "processor": seconds / task_count * 1e6,
+        "memory": grown / task_count,
+        "p99": waits[int(0.99 * (len(waits) - 1))] * 1e3,
+        "heartbeat": max(found["heartbeats"]) * 1e3,
         "all": took,
     }
 
@@ -264,7 +361,10 @@ def main():
         "daskwire": [options.daskwire, "scheduler"],
     }
     os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
-    print("shape workers tasks scheduler: us/task, bytes/task, p99 of another client, s in all")
+    print(
+        "shape workers tasks scheduler: us/task, bytes/task, p99 of another client, "
+        "longest heartbeat, s in all"
+    )
     for shape in options.shapes.split(","):
         for workers in map(int, options.workers.split(",")):
             for count in map(int, options.tasks.split(",")):
@@ -272,7 +372,8 @@ def main():
                     found = measure(commands[name], shape, count, workers)
                     print(
                         f"{shape} {workers} {count} {name}: {found['processor']:.1f} us, "
-                        f"{found['memory']:.0f} bytes, {found['p99']:.1f} ms, {found['all']:.1f} s",
+                        f"{found['memory']:.0f} bytes, {found['p99']:.1f} ms, "
+                        f"{found['heartbeat']:.0f} ms, {found['all']:.1f} s",
                         flush=True,
                     )
 
