@@ -14,9 +14,9 @@ use crate::channel::Sender;
 /// Default limit of the bytes of messages queued for one peer.
 pub const MAX_QUEUED_LEN: usize = 256 << 20;
 
-/// Maximum number of messages in a batch. A batch of a million messages would take a
-/// gigabyte of memory.
-const BATCH: usize = 10_000;
+/// Maximum number of messages in a batch. Other tasks of the thread wait until a batch is encoded,
+/// which takes a millisecond or two.
+const BATCH: usize = 1_000;
 
 /// Number of bytes at which a batch is full.
 const BATCH_LEN: usize = 32 << 20;

@@ -77,7 +77,7 @@ impl State {
         let left = Left::of(self);
         let all: Vec<TaskId> = self.tasks.iter().map(|(id, _)| id).collect();
         assert_eq!(all.len(), self.by_key.len());
-        assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slots.len());
+        assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slot_count());
         for id in &all {
             self.check_task(*id, &left);
         }

@@ -241,6 +241,7 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&on) {
             worker.work.remove(self.tasks[id].expected);
         }
+        self.remove_actor(id, on);
         self.set_stage(id, TaskStage::Waiting);
         self.tasks[id].missing_count = missing_count;
         true

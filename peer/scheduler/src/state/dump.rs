@@ -209,7 +209,7 @@ impl State {
 
     /// Reads the next task. Returns the number of items.
     fn dump_task(&self, id: TaskId, dump: &mut Dump) -> usize {
-        if id as usize >= self.tasks.slots.len() {
+        if id as usize >= self.tasks.slot_count() {
             dump.place = Place::Workers(Bound::Unbounded);
             return 1;
         }

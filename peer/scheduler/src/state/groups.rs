@@ -272,11 +272,9 @@ impl State {
 
     pub(super) fn remove_class_from_groups(&mut self, id: ClassId) {
         let mut changed = Vec::new();
-        for (number, group) in (0..).zip(&mut self.groups.slots) {
+        for (number, group) in self.groups.iter_mut() {
             step();
-            if let Some(group) = group
-                && let Ok(place) = group.classes.binary_search(&id)
-            {
+            if let Ok(place) = group.classes.binary_search(&id) {
                 group.classes.remove(place);
                 changed.push(number);
             }

@@ -92,7 +92,6 @@
 //!   and the results that only it had are computed again, in parts.
 //! * The consequences of all of these (tasks that are released, fail, become ready or are assigned)
 //!   are handled one by one. Those of later events come before those that earlier ones have left.
-//!
 //! * Other workers are asked in parts to copy the results of a worker that retires.
 //! * If a task has more than 512 dependents, these learn in parts that its result was stored or lost,
 //!   or that the task is forgotten. None of them is sent to a worker without its inputs.
@@ -127,9 +126,9 @@ use std::sync::Arc;
 
 use daskwire_extensions::Extensions;
 pub use daskwire_extensions::{RequestId, RequestRefusal};
+use daskwire_messages::Value;
 use daskwire_messages::protocol::Keys;
 use daskwire_messages::scratch::PickleScratch;
-use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::{Stimulus, Story};
 
 use super::{LeaveReason, LeftTasks, Notice};
@@ -140,7 +139,7 @@ use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
 use members::Members;
 use metadata::Metadata;
-use model::{Client, Kind, Priority, Queue, Table, Task, TaskId, Worker};
+use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
 use pool::Pool;
 use replicas::Replicas;
 use returned::Returned;
@@ -148,6 +147,7 @@ use samplers::Samplers;
 use send::free_keys;
 use slices::{SLICE, Work};
 use submission::Resources;
+use table::{KeyIndex, Table};
 use task_stream::TaskStream;
 use topics::Topics;
 use versions::AllPackages;
@@ -200,6 +200,7 @@ mod slices;
 mod steal;
 mod submission;
 mod submit;
+mod table;
 mod task_stream;
 #[cfg(test)]
 mod tests;
@@ -317,7 +318,7 @@ pub struct State {
     totals: Totals,
     random: u64,
     tasks: Table<Task>,
-    by_key: HashMap<Key, TaskId>,
+    by_key: KeyIndex,
     clients: Members<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
     /// The number of clients without a stream so far.
@@ -406,7 +407,7 @@ pub struct State {
     /// The key of a result that makes the state machine panic while it handles the
     /// event, for tests.
     #[cfg(test)]
-    pub(super) panics_over: Option<Key>,
+    pub(super) panics_over: Option<daskwire_messages::Key>,
 }
 
 /// Counts since the start.
@@ -481,7 +482,7 @@ impl State {
             last_transition: Duration::ZERO,
             totals: Totals::default(),
             tasks: Table::default(),
-            by_key: HashMap::new(),
+            by_key: KeyIndex::default(),
             clients: Members::default(),
             by_name: HashMap::new(),
             named_count: 0,

@@ -371,9 +371,9 @@ fn keeps_nothing_of_removed_tasks_workers_and_clients() {
         cluster.work();
         let state = &cluster.state;
         places.push((
-            state.tasks.slots.len(),
+            state.tasks.slot_count(),
             state.tasks.free.len(),
-            state.by_key.len() + state.groups.slots.len(),
+            state.by_key.len() + state.groups.slot_count(),
             (state.clients.len(), state.by_name.len()),
             (state.workers.len(), state.by_address.len()),
             state.worker_names.len(),

@@ -338,7 +338,7 @@ impl Cluster {
     fn assert_empty(&mut self) {
         self.pass(500);
         assert_eq!(self.state.task_count(), 0);
-        assert!(self.state.by_key.is_empty() && self.state.no_worker_count == 0);
+        assert!(self.state.by_key.len() == 0 && self.state.no_worker_count == 0);
         for worker in self.state.workers.values() {
             assert!(worker.has.is_empty() && worker.processing.is_empty());
             assert!(worker.deletions.is_empty() && worker.queue.is_empty());

@@ -14,7 +14,7 @@ fn replicated() -> (Cluster, [WorkerId; 3], ClientId) {
 }
 
 fn copies(cluster: &Cluster, key: &str) -> usize {
-    cluster.state.tasks[cluster.state.by_key[&Key::from(key)]]
+    cluster.state.tasks[cluster.state.by_key.id(key)]
         .who_has
         .len()
 }
@@ -63,7 +63,7 @@ fn copies_are_kept_where_tasks_need_them() {
     let on = ["d1", "d2"].map(|key| cluster.assigned_to(key).expect("it runs"));
     assert_ne!(on[0], on[1]);
     cluster.handle(SchedulerInput::ReduceReplicas);
-    let task = cluster.state.by_key[&Key::from("x")];
+    let task = cluster.state.by_key.id("x");
     let mut expected = on.to_vec();
     expected.sort_unstable();
     assert_eq!(cluster.state.tasks[task].who_has, expected);
