@@ -1,6 +1,7 @@
 """Runs graphs on a scheduler alone: workers that reply at once to each task take the place of
 others. Prints, for Dask's scheduler and that of daskwire, one after the other, the processor time
-and the memory of the scheduler for a task, and how long a task of another client takes meanwhile.
+and the memory of the scheduler for a task, and how long a task of another client and a heartbeat take
+meanwhile.
 
 Usage: PYTHON peer/cli/benches/scheduler_alone.py DASKWIRE [--shapes flat,tree] [--workers 10,100]
            [--tasks 10000] [--schedulers dask,daskwire]
