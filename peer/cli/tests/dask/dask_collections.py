@@ -1,0 +1,51 @@
+"""Runs Dask's tests of collections on a cluster, which is the default scheduler; a plugin of pytest.
+
+CLUSTER_SCHEDULER is the command of the scheduler, to which its file is given as an argument. The
+worker is Dask's. The outcome of each test is appended to the file named by CLUSTER_OUTCOMES.
+"""
+
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+import distributed
+
+_processes = []
+
+
+def _start(*command):
+    _processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+
+
+def pytest_sessionstart(session):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="daskwire-"))
+    file = str(folder / "scheduler")
+    arguments = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
+    command = shlex.split(os.environ["CLUSTER_SCHEDULER"])
+    _start(*command, *arguments, "--scheduler-file", file)
+    while not os.path.exists(file):
+        if _processes[0].poll() is not None:
+            raise RuntimeError(f"the scheduler has ended with {_processes[0].returncode}")
+        time.sleep(0.1)
+    worker = ["-m", "distributed.cli.dask_worker", "--scheduler-file", file, "--nthreads", "2"]
+    worker += ["--no-nanny", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    _start(sys.executable, *worker, "--host", "127.0.0.1", "--local-directory", str(folder))
+    session.client = distributed.Client(scheduler_file=file)
+    session.client.wait_for_workers(1, timeout=120)
+
+
+def pytest_sessionfinish(session):
+    session.client.close()
+    for process in reversed(_processes):
+        process.terminate()
+        process.wait()
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.failed:
+        with open(os.environ["CLUSTER_OUTCOMES"], "a") as file:
+            print(report.nodeid, report.outcome, sep="\t", file=file)
