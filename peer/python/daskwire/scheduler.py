@@ -30,6 +30,7 @@ from distributed.core import error_message
 from distributed.protocol import pickle, to_serialize
 from distributed.protocol.serialize import ToPickle
 from distributed.scheduler import _materialize_graph
+from distributed.shuffle._exceptions import P2PIllegalStateError
 
 # The module of the template, which is in no package.
 worker = sys.modules["daskwire.worker"]
@@ -351,8 +352,36 @@ class Batch:
         return {"op": "graph-tasks", "annotations": new, **lists}
 
 
+def create_shuffle_run(message):
+    """Assigns the outputs of a P2P shuffle to workers, as the plugin of Dask's scheduler does."""
+    spec = message["barrier"].load().spec
+    # Tasks that use outputs of several shuffles need them on the same worker.
+    assigned = {}
+    for other in message["others"]:
+        for partition, worker in pickle.loads(other).worker_for.items():
+            if assigned.setdefault(partition, worker) != worker:
+                raise P2PIllegalStateError(
+                    f"Failed to initialize shuffle {spec.id}: shuffles with the same output tasks "
+                    f"have output {partition!r} on {assigned[partition]} and on {worker}"
+                )
+    worker_for = {}
+    for partition in spec.output_partitions:
+        worker = assigned.get(partition)
+        if worker is None:
+            worker = spec.pick_worker(partition, message["workers"])
+        worker_for[partition] = worker
+    run_spec = spec.create_new_run(worker_for=worker_for, span_id=None).run_spec
+    # Each process counts its runs from 1; the number of the scheduler is unique.
+    object.__setattr__(run_spec, "run_id", message["run_id"])
+    yield {
+        "op": "shuffle-run",
+        "run_spec": pickle.dumps(run_spec),
+        "workers": list(dict.fromkeys(worker_for.values())),
+    }
+
+
 # The generators of answers, by the `op` of the request.
-REQUESTS = {"convert-graph": convert_graph}
+REQUESTS = {"convert-graph": convert_graph, "create-shuffle-run": create_shuffle_run}
 
 
 def write(message):

@@ -206,6 +206,8 @@ impl Scheduler {
         let ticking = Arc::clone(&shared);
         tasks.spawn(ticking.tick());
         tasks.spawn(Arc::clone(&shared).work_off());
+        #[cfg(target_os = "linux")]
+        tasks.spawn(Arc::clone(&shared).create_runs());
         let failing = Arc::clone(&shared);
         tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {

@@ -88,6 +88,13 @@ pub enum Notice {
         /// [`Options::idle_timeout`](super::Options::idle_timeout).
         timeout: Duration,
     },
+    /// A P2P shuffle starts again.
+    ShuffleRestarted {
+        /// The id of the shuffle.
+        shuffle: String,
+        /// The reason.
+        cause: String,
+    },
     /// A worker has joined.
     WorkerJoined {
         /// The worker's address.
@@ -189,6 +196,9 @@ impl fmt::Display for Notice {
                 "the scheduler ends after being idle for {} s",
                 timeout.as_secs_f64()
             ),
+            Self::ShuffleRestarted { shuffle, cause } => {
+                write!(f, "the shuffle {shuffle} starts again: {cause}")
+            }
             Self::WorkerJoined { worker, name } => {
                 write!(f, "the worker {worker}{} joined", Named(worker, name))
             }

@@ -50,7 +50,15 @@ impl fmt::Display for Denied {
 }
 
 /// What only workers and nannies ask for.
-const ONLY_OF_WORKERS: [&str; 3] = ["heartbeat_worker", "register-worker", "register_nanny"];
+const ONLY_OF_WORKERS: [&str; 7] = [
+    "heartbeat_worker",
+    "register-worker",
+    "register_nanny",
+    "shuffle_barrier",
+    "shuffle_get",
+    "shuffle_get_or_create",
+    "shuffle_restrict_task",
+];
 
 /// What workers and nannies ask for beside that and shared objects.
 const OF_WORKERS: [&str; 6] = [

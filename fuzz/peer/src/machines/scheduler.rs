@@ -10,14 +10,15 @@ use daskwire_messages::protocol::{
     Nullable, PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut,
     QueueReceived, QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request,
     RequestRefreshWhoHas, Reschedule, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases,
-    SemaphoreRegister, SemaphoreRelease, StealRequest, StealResponse, TaskErred, TaskFinished,
-    ToWorker, UpdateGraph, VariableDelete, VariableGet, VariableReceived, VariableSet,
-    WorkerStatus, WorkerStatusChange,
+    SemaphoreRegister, SemaphoreRelease, ShuffleGet, ShuffleGetOrCreate, ShuffleRestrictTask,
+    StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph, VariableDelete,
+    VariableGet, VariableReceived, VariableSet, WorkerStatus, WorkerStatusChange,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, MemoryMeasure, Policy, RequestId, SchedulerInput, State, WorkerId,
+    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Policy, RequestId, SchedulerInput, State,
+    WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -50,6 +51,8 @@ struct Cluster<'c> {
     asked_back: Vec<(WorkerId, StealRequest)>,
     /// The workers whose messages are being written.
     draining: Vec<WorkerId>,
+    /// The runs of shuffles that are to be created.
+    new_runs: Vec<NewRun>,
     /// The requests that are not known to have ended.
     requests: Vec<RequestId>,
     last_id: u64,
@@ -68,6 +71,7 @@ impl<'c> Cluster<'c> {
             running: Vec::new(),
             asked_back: Vec::new(),
             draining: Vec::new(),
+            new_runs: Vec::new(),
             requests: Vec::new(),
             last_id: 0,
         };
@@ -109,6 +113,7 @@ impl<'c> Cluster<'c> {
                 }
                 Action::EndClient(client) => self.clients.retain(|other| *other != client),
                 Action::NotifyDrained(worker) => self.draining.push(worker),
+                Action::CreateRun(run) => self.new_runs.push(*run),
                 _ => {}
             }
         }
@@ -174,7 +179,10 @@ impl<'c> Cluster<'c> {
         let choices = &mut self.choices;
         let count = choices.below(5);
         let mut task = || {
-            let key = choices.key();
+            let key = match choices.below(8) {
+                0 => Key::from("shuffle-barrier-s"),
+                _ => choices.key(),
+            };
             let on = choices.keys().into_iter().map(Argument::Result);
             let function = match choices.below(4) {
                 0 => "native:add",
@@ -316,7 +324,8 @@ impl<'c> Cluster<'c> {
     /// The events that are not messages on a stream.
     fn control(&mut self) {
         let choices = &mut self.choices;
-        let event = match choices.below(24) {
+        let event = match choices.below(28) {
+            24..=27 => return self.shuffle(),
             0..=3 => match self.draining.pop() {
                 Some(worker) => SchedulerInput::Drained(worker),
                 // The worker may have left, or never existed.
@@ -432,6 +441,60 @@ impl<'c> Cluster<'c> {
             }
         };
         self.handle(event);
+    }
+
+    /// An event of a P2P shuffle.
+    fn shuffle(&mut self) {
+        let choices = &mut self.choices;
+        let shuffle = ["s", "x"][choices.below(8) / 7].to_owned();
+        let worker = format!("tcp://w{}:1", choices.below(4));
+        let key = choices.key();
+        let run_id = choices.below(8) as u64;
+        let request = match choices.below(8) {
+            0 => Request::from(ShuffleGet {
+                id: shuffle,
+                worker,
+                ..ShuffleGet::default()
+            }),
+            1..=3 => {
+                let running = choices.below(self.running.len());
+                let running = self.running.get(running).map(|(_, key, _)| key.clone());
+                Request::from(ShuffleGetOrCreate {
+                    shuffle_id: shuffle,
+                    key: running.unwrap_or(key),
+                    worker,
+                    ..ShuffleGetOrCreate::default()
+                })
+            }
+            4 => Request::from(ShuffleRestrictTask {
+                id: shuffle,
+                run_id,
+                key,
+                worker,
+                ..ShuffleRestrictTask::default()
+            }),
+            5 => return self.handle(SchedulerInput::ShuffleRestarted { shuffle, run_id }),
+            _ => {
+                let Some(new) = self.new_runs.pop() else {
+                    return;
+                };
+                let is_known = choices.below(8) > 0;
+                let run = CreatedRun {
+                    run_spec: vec![0; 4].into(),
+                    workers: match is_known {
+                        true => new.workers,
+                        false => vec![worker],
+                    },
+                };
+                let (run_id, run) = (new.run_id, Ok(run));
+                return self.handle(SchedulerInput::RunCreated { run_id, run });
+            }
+        };
+        self.last_id += 1;
+        let id = RequestId(self.last_id);
+        self.requests.push(id);
+        let request = Box::new(request);
+        self.handle(SchedulerInput::Requested { id, request });
     }
 
     /// A request about a shared object. Objects of all kinds have the same few names.

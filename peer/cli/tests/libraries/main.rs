@@ -5,6 +5,7 @@
 mod collections;
 mod files;
 mod results;
+mod scheduler_shuffles;
 mod shuffles;
 
 use std::path::Path;

@@ -95,6 +95,20 @@ maps! {
         internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
     }
 
+    /// Requests a helper to create a run of a P2P shuffle. The answer is a [`ShuffleRun`] and the end
+    /// of an answer, [`HelperFinished`] or [`HelperErred`].
+    CreateShuffleRun = "create-shuffle-run" {
+        /// The barrier task of the shuffle, which describes it.
+        barrier: Serialized = "barrier",
+        /// The number of the run.
+        run_id: u64 = "run_id",
+        /// The addresses of the workers that its outputs are assigned to.
+        workers: Vec<String> = "workers",
+        /// The pickles of current runs of other shuffles whose outputs the same tasks use. Equal
+        /// outputs are assigned to the same workers.
+        others: Vec<Bytes> = "others",
+    }
+
     /// Requests a process to run a task. The reply is [`PythonFinished`],
     /// [`PythonErred`], [`PythonReschedule`] or [`PythonNeedsHost`].
     RunInPython = "run-task" {
@@ -283,6 +297,14 @@ maps! {
         annotations: Vec<Value> = "annotations",
     }
 
+    /// Returns a run of a shuffle, the answer to [`CreateShuffleRun`].
+    ShuffleRun = "shuffle-run" {
+        /// The pickle of the run, for workers.
+        run_spec: Bytes = "run_spec",
+        /// The workers that outputs are assigned to.
+        workers: Vec<String> = "workers",
+    }
+
     /// Ends the answer of a helper.
     HelperFinished = "helper-finished" {}
 
@@ -358,6 +380,7 @@ ops! {
     FromHelper {
         PythonReady = "ready",
         GraphTasks = "graph-tasks",
+        ShuffleRun = "shuffle-run",
         HelperFinished = "helper-finished",
         HelperErred = "helper-erred",
     }

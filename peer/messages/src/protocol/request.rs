@@ -100,6 +100,10 @@ ops! {
         Replicate = "replicate",
         SetResources = "set_resources",
         SetRestrictions = "set_restrictions",
+        ShuffleGet = "shuffle_get",
+        ShuffleGetOrCreate = "shuffle_get_or_create",
+        ShuffleRestrictTask = "shuffle_restrict_task",
+        ShuffleBarrier = "shuffle_barrier",
         UnregisterSchedulerPlugin = "unregister_scheduler_plugin",
         MemorySamplerStart = "memory_sampler_start",
         MemorySamplerStop = "memory_sampler_stop",
@@ -744,6 +748,47 @@ requests! {
     SetRestrictions = "set_restrictions" {
         /// The address of a worker or a list of addresses for each task; nil for any worker.
         worker: Map<Key, Value> = "worker",
+    }
+
+    /// Asks for the current run of a P2P shuffle, in which the worker then takes part.
+    ShuffleGet = "shuffle_get" {
+        /// The id of the shuffle.
+        id: String = "id",
+        /// The address of the worker.
+        worker: String = "worker",
+    }
+
+    /// Asks for the current run of a P2P shuffle, and creates one if there is none.
+    ShuffleGetOrCreate = "shuffle_get_or_create" {
+        /// The id of the shuffle.
+        shuffle_id: String = "shuffle_id",
+        /// The key of the task that passes data to the shuffle.
+        key: Key = "key",
+        /// The address of the worker that runs the task.
+        worker: String = "worker",
+    }
+
+    /// Asks to run a task that needs an output of a P2P shuffle on the worker that has it.
+    ShuffleRestrictTask = "shuffle_restrict_task" {
+        /// The id of the shuffle.
+        id: String = "id",
+        /// The number of the run that the worker takes part in.
+        run_id: u64 = "run_id",
+        /// The key of the task.
+        key: Key = "key",
+        /// The address of the worker that has the output.
+        worker: String = "worker",
+    }
+
+    /// Reports that all data was passed to a P2P shuffle. The reply is sent once all workers that
+    /// take part have sent what they have.
+    ShuffleBarrier = "shuffle_barrier" {
+        /// The id of the shuffle.
+        id: String = "id",
+        /// The number of the run that the worker takes part in.
+        run_id: u64 = "run_id",
+        /// Whether all data was passed to this run. If not, the shuffle starts again.
+        consistent: bool = "consistent",
     }
 
     /// Removes a plugin from a scheduler in Python.

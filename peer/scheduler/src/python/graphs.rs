@@ -31,7 +31,7 @@ impl Python {
         let mut is_again = false;
         let answer = loop {
             let (request, mut conversion) = (Arc::clone(&request), Conversion::new(&message));
-            let answer = self.ask(move |helper| {
+            let answer = self.ask(&self.graph_places, move |helper| {
                 let erred = helper.request(&*request, |part| match part {
                     FromHelper::GraphTasks(batch) => conversion.add(batch),
                     other => Err(unexpected(&other)),
@@ -56,12 +56,12 @@ impl Python {
 }
 
 /// The error for a message that is no part of an answer.
-fn unexpected(message: &FromHelper) -> io::Error {
+pub(super) fn unexpected(message: &FromHelper) -> io::Error {
     io::Error::other(format!("it sent {:?} in an answer", message.op()))
 }
 
 /// Whether an error says that the process has ended by itself, or was ended by others.
-fn has_ended(error: &io::Error) -> bool {
+pub(super) fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }

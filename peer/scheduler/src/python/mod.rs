@@ -7,6 +7,7 @@
 
 mod graphs;
 mod options;
+mod shuffles;
 mod watch;
 
 use std::io;
@@ -26,8 +27,10 @@ pub(crate) struct Python {
     template: Template,
     memory: Arc<SharedMemory>,
     options: PythonOptions,
-    /// The number of helpers that may be started or taken from the idle ones.
-    places: Semaphore,
+    /// The number of helpers that may be started or taken from the idle ones, for graphs.
+    graph_places: Semaphore,
+    /// The same, for runs of shuffles, which do not wait for graphs.
+    shuffle_places: Semaphore,
     idle: Mutex<Vec<Helper>>,
 }
 
@@ -43,13 +46,14 @@ impl Python {
         Ok(Self {
             template: Template::new(interpreter, Arc::clone(&memory), Default::default())?,
             memory,
-            places: Semaphore::new(options.max_processes.get()),
+            graph_places: Semaphore::new(options.max_processes.get()),
+            shuffle_places: Semaphore::new(1),
             options,
             idle: Mutex::default(),
         })
     }
 
-    /// Has a helper answer a request: calls `ask` with it on a thread for what blocks. The helper
+    /// Has a helper answer a request, once there is a place for it: calls `ask` with it on a thread for what blocks. The helper
     /// is used again after `ask` has succeeded. Dropping the future ends the helper.
     ///
     /// # Errors
@@ -57,10 +61,11 @@ impl Python {
     /// Those of `ask`, if no helper can be started, or if it exceeds a limit.
     async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
+        places: &Semaphore,
         ask: impl FnOnce(&mut Helper) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         // Never closed.
-        let _place = self.places.acquire().await.map_err(io::Error::other)?;
+        let _place = places.acquire().await.map_err(io::Error::other)?;
         let watch = Watch::new(&self.options);
         let watched = watch.process();
         let python = Arc::clone(self);

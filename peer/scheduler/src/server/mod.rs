@@ -23,7 +23,8 @@ use super::event::SchedulerEvent;
 #[cfg(target_os = "linux")]
 use super::python::Python;
 use super::state::{
-    Action, ClientId, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId, WorkerId,
+    Action, ClientId, NewRun, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId,
+    WorkerId,
 };
 use super::{Notice, Options, ServeError};
 use daskwire::frame::ReadHint;
@@ -40,6 +41,7 @@ mod reply;
 mod requests;
 mod restart;
 mod retire;
+mod shuffles;
 mod spread;
 mod streams;
 
@@ -62,6 +64,8 @@ pub(super) struct Shared {
     /// Notified when the state has pending work, and when some of it has ended.
     work_left: Notify,
     work_ended: Notify,
+    /// Notified when a run of a shuffle is to be created.
+    run_wanted: Notify,
     /// The error that ends the scheduler.
     failure: watch::Sender<Option<ServeError>>,
     /// Number of listeners that have not failed.
@@ -115,6 +119,8 @@ struct Outbox {
     newly_behind: Vec<ClientId>,
     /// Where the replies of the state go.
     replies: HashMap<RequestId, oneshot::Sender<Result<Value, RequestRefusal>>>,
+    /// A run of a shuffle that is to be created.
+    new_run: Option<Box<NewRun>>,
     notices: Vec<Notice>,
     /// Steps of tasks, for subscribers.
     reports: Vec<TaskEvent>,
@@ -163,6 +169,7 @@ impl SchedulerMachine {
         self.outbox.behind.clear();
         self.outbox.newly_behind.clear();
         self.outbox.replies.clear();
+        self.outbox.new_run = None;
         for stream in core::mem::take(&mut self.outbox.workers).into_values() {
             let _ = stream.send(Close {
                 reason: Some(format!("the scheduler panicked: {reason}")),
@@ -231,6 +238,7 @@ impl Outbox {
                         let _ = sender.send(reply);
                     }
                 }
+                Action::CreateRun(run) => self.new_run = Some(run),
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::Task(event) => self.reports.push(event),
                 // The reply is sent by `join`, which registers the worker.
@@ -261,6 +269,11 @@ impl Shared {
     ) -> io::Result<Self> {
         #[cfg(target_os = "linux")]
         let python = options.python.clone().map(Python::new).transpose()?;
+        let plugins = Plugins::default();
+        #[cfg(target_os = "linux")]
+        if python.is_some() {
+            plugins.add_shuffle();
+        }
         let mut comm = options.comm.clone();
         // A registered peer listens. If it does not, it has ended, and retrying is
         // useless.
@@ -277,6 +290,7 @@ impl Shared {
             waiting_count: AtomicUsize::new(0),
             work_left: Notify::new(),
             work_ended: Notify::new(),
+            run_wanted: Notify::new(),
             machine: Mutex::new(SchedulerMachine {
                 state: State::new(options.policy.clone()),
                 now: Duration::ZERO,
@@ -288,7 +302,7 @@ impl Shared {
             failure: watch::Sender::new(None),
             listener_count: AtomicUsize::new(listener_count),
             pool,
-            plugins: Plugins::default(),
+            plugins,
             #[cfg(target_os = "linux")]
             python: python.map(Arc::new),
             log: Log::default(),
@@ -400,6 +414,9 @@ impl Shared {
             }
             if machine.state.is_pending() {
                 self.work_left.notify_one();
+            }
+            if machine.outbox.new_run.is_some() {
+                self.run_wanted.notify_one();
             }
             let notices = core::mem::take(&mut machine.outbox.notices);
             (

@@ -23,7 +23,7 @@ use crate::state::{
 };
 
 /// Ops that only a scheduler in Python can serve, and why.
-const REFUSED: [(&str, &str); 7] = [
+const REFUSED: [(&str, &str); 11] = [
     ("run_function", "it would run a function of Python"),
     ("feed", "it would run functions of Python"),
     ("register_scheduler_plugin", "it has no plugins of its own"),
@@ -35,7 +35,14 @@ const REFUSED: [(&str, &str); 7] = [
     ),
     ("memory_trace", "it is about memory of Python"),
     ("connection_stream", "it is for extensions of Python"),
+    ("shuffle_barrier", SHUFFLES),
+    ("shuffle_get", SHUFFLES),
+    ("shuffle_get_or_create", SHUFFLES),
+    ("shuffle_restrict_task", SHUFFLES),
 ];
+
+const SHUFFLES: &str = "Python assigns the outputs of P2P shuffles to workers; `daskwire scheduler \
+                        --python` does so, and the method \"tasks\" needs none of it";
 
 /// Returns why this scheduler does not serve an op.
 pub(super) fn reason(op: &str) -> String {
@@ -271,7 +278,7 @@ impl Shared {
     }
 
     /// Sends requests to workers at once. Returns the replies in the same order.
-    async fn ask_each(
+    pub(super) async fn ask_each(
         self: &Arc<Self>,
         requests: impl IntoIterator<Item = (String, Request)>,
     ) -> Vec<(String, Result<Value, RequestError>)> {

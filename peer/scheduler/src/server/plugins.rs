@@ -78,6 +78,17 @@ impl Plugins {
         Inserted::Stored
     }
 
+    /// Stores Dask's plugin for P2P shuffles, which workers with Python load.
+    #[cfg(target_os = "linux")]
+    pub(super) fn add_shuffle(&self) {
+        /// A pickle of `distributed.shuffle.ShuffleWorkerPlugin()`.
+        const PLUGIN: &[u8] =
+            b"\x80\x04cdistributed.shuffle._worker_plugin\nShuffleWorkerPlugin\n)R.";
+        let plugin = Value::Bytes(PLUGIN.into());
+        self.list(PluginKind::Worker)
+            .push(("shuffle".to_owned(), plugin));
+    }
+
     fn remove(&self, kind: PluginKind, name: &str) -> bool {
         let mut list = self.list(kind);
         let len = list.len();

@@ -21,8 +21,8 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::state::SchedulerInput;
 use crate::state::unknown::UnknownOps;
+use crate::state::{SchedulerInput, is_about_run};
 use crate::{LeaveReason, Notice, Permissions};
 
 impl Shared {
@@ -102,7 +102,12 @@ impl Shared {
                     Ok(Request::RegisterWorker(register)) => {
                         return self.worker_stream(channel, register).await;
                     }
-                    Ok(request) if daskwire_extensions::is_shared(&request) => {
+                    Ok(request) if self.lacks_python(&request) => {
+                        refused("NotImplementedError", &reason(request.op()))
+                    }
+                    Ok(request)
+                        if daskwire_extensions::is_shared(&request) || is_about_run(&request) =>
+                    {
                         let pending = pending.insert(self.request(request));
                         match pending.reply(&mut channel.receiver, &mut next).await {
                             Ok(reply) => reply,
@@ -338,6 +343,7 @@ impl Shared {
                     Value::dict(topics.map(|(topic, events)| (topic, Value::tuple(events))))
                 }
             })),
+            Request::ShuffleBarrier(request) => self.shuffle_barrier(request).await,
             Request::CloseComm(_) => Reply::CloseComm,
             Request::Terminate(_) => Reply::Terminate,
             Request::Unknown(request) if installs_routing(&request) => {

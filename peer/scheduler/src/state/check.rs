@@ -104,6 +104,7 @@ impl State {
         self.check_topics();
         self.check_samplers();
         self.extensions.check();
+        self.check_shuffles();
         let replicated = all
             .iter()
             .copied()

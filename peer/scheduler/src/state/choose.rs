@@ -137,7 +137,10 @@ impl State {
             return self.choose_for_actor(id, random);
         }
         let failed_on = self.retried.get(&id);
-        let held = self.held(task, random);
+        let held = match self.is_output(id) {
+            true => BTreeMap::new(),
+            false => self.held(task, random),
+        };
         let mut needed = 0;
         if !held.is_empty() {
             let inputs = task.dependencies.iter().map(|id| &self.tasks[*id]);

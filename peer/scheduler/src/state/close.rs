@@ -20,7 +20,8 @@ pub struct CloseOptions {
 
 impl State {
     /// The workers that can be closed at low cost: those that are idle, with the least data
-    /// first. Workers with tasks that have left the thread pool are never among them.
+    /// first. Workers with tasks that have left the thread pool, and those that take part in P2P
+    /// shuffles, are never among them.
     pub fn workers_to_close(&self, options: &CloseOptions) -> Vec<WorkerId> {
         let all = self.workers.len();
         let target = options.target.map(|target| all.saturating_sub(target));
@@ -36,7 +37,9 @@ impl State {
         let mut candidates: Vec<(&WorkerId, &Worker)> = self
             .workers
             .iter()
-            .filter(|(_, worker)| worker.long_running.is_empty())
+            .filter(|(id, worker)| {
+                worker.long_running.is_empty() && !self.shuffles.has_worker(**id)
+            })
             .collect();
         candidates.sort_by_key(|(_, worker)| (!is_idle(worker), worker.nbytes));
         let limit = |worker: &Worker| u128::from(worker.info.memory_limit.unwrap_or_default());

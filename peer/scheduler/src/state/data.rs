@@ -317,6 +317,7 @@ impl State {
                 if let Some(on) = self.unassign(id) {
                     self.send_free(on, id);
                 }
+                self.barrier_ended(id);
                 self.set_stage(id, TaskStage::Waiting);
                 self.tasks[id].missing_count = 1;
             }

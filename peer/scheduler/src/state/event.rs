@@ -10,7 +10,10 @@ use daskwire_messages::release::UnsupportedPeer;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
-use super::{ClientId, MemoryMeasure, Refusal, RequestId, RequestRefusal, Submission, WorkerId};
+use super::{
+    ClientId, CreatedRun, MemoryMeasure, NewRun, Refusal, RequestId, RequestRefusal, RunFailure,
+    Submission, WorkerId,
+};
 use crate::{LeaveReason, Notice};
 
 /// An event for [`State::handle`](super::State::handle).
@@ -146,8 +149,8 @@ pub enum SchedulerInput {
     /// The worker with this address is to be asked to end, and stays until it has done so.
     CloseWorker(String),
     /// A request has arrived that the state replies to with [`Action::Reply`], at once or later:
-    /// any about variables, queues, events, semaphores, multi-locks and published datasets.
-    /// Others are refused.
+    /// any about variables, queues, events, semaphores, multi-locks, published datasets, and runs of
+    /// P2P shuffles except for `shuffle_barrier`. Others are refused.
     Requested {
         /// A new id, higher than all before.
         id: RequestId,
@@ -159,6 +162,21 @@ pub enum SchedulerInput {
     /// The client of a request has gone before the reply was sent. What the reply hands over is
     /// not lost.
     RequestDropped(RequestId),
+    /// The run of [`Action::CreateRun`] was created, or why not. Ignored if it is not awaited.
+    RunCreated {
+        /// [`NewRun::run_id`].
+        run_id: u64,
+        /// The run.
+        run: Result<CreatedRun, RunFailure>,
+    },
+    /// A P2P shuffle is to start again, because data was passed to different runs of it. Ignored
+    /// unless the run is the current one.
+    ShuffleRestarted {
+        /// The id of the shuffle.
+        shuffle: String,
+        /// The number of the run.
+        run_id: u64,
+    },
     /// Starts or stops the regular deletion of superfluous copies of results, see
     /// [`Policy::replica_interval`](super::Policy::replica_interval).
     SetReducingReplicas(bool),
@@ -243,6 +261,9 @@ pub enum Action {
     NotifyClientDrained(ClientId),
     /// Reply to a request, and report [`SchedulerInput::Replied`] or [`SchedulerInput::RequestDropped`].
     Reply(RequestId, Result<Value, RequestRefusal>),
+    /// Have Python create a run of a P2P shuffle, and report [`SchedulerInput::RunCreated`]. Further runs
+    /// are created one after the other.
+    CreateRun(Box<NewRun>),
     /// Report an event to operators.
     Notice(Notice),
     /// Report a transition of a task; only after [`SchedulerInput::WatchTasks`].

@@ -145,6 +145,7 @@ use replicas::Replicas;
 use returned::Returned;
 use samplers::Samplers;
 use send::free_keys;
+use shuffles::Shuffles;
 use slices::{SLICE, Work};
 use submission::Resources;
 use table::{KeyIndex, Table};
@@ -161,6 +162,8 @@ pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use rebalance::Rebalancing;
+pub(crate) use shuffles::is_about_run;
+pub use shuffles::{CreatedRun, NewRun, RunFailure};
 pub use slices::WorkId;
 pub(crate) use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
@@ -196,6 +199,7 @@ mod retire;
 mod returned;
 mod samplers;
 mod send;
+mod shuffles;
 mod slices;
 mod steal;
 mod submission;
@@ -388,6 +392,7 @@ pub struct State {
     replicas: Replicas,
     samplers: Samplers,
     pickle_scratch: PickleScratch,
+    shuffles: Shuffles,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Consequences of events that are not handled yet. Later ones are handled first. The entries of
@@ -528,6 +533,7 @@ impl State {
             replicas: Replicas::new(policy.replica_interval),
             samplers: Samplers::default(),
             pickle_scratch: PickleScratch::default(),
+            shuffles: Shuffles::default(),
             actions: Vec::new(),
             todo: Todo::default(),
             left_counts: [0; 3],
@@ -613,6 +619,10 @@ impl State {
             SchedulerInput::Requested { id, request } => self.request(id, *request),
             SchedulerInput::Replied(id) => self.request_ended(id, true),
             SchedulerInput::RequestDropped(id) => self.request_ended(id, false),
+            SchedulerInput::RunCreated { run_id, run } => self.run_created(run_id, run),
+            SchedulerInput::ShuffleRestarted { shuffle, run_id } => {
+                self.restart_inconsistent(&shuffle, run_id);
+            }
             SchedulerInput::SetReducingReplicas(is_reducing) => {
                 self.set_reducing_replicas(is_reducing)
             }

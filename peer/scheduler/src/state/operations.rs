@@ -7,7 +7,7 @@ use daskwire_messages::protocol::{Close, Keys, RemoveReplicas};
 use daskwire_messages::{Key, Value};
 
 use super::State;
-use super::model::TaskStage;
+use super::model::{TaskId, TaskStage};
 use super::submission::Resources;
 
 /// The time in which workers answer requests to delete copies of results.
@@ -125,33 +125,37 @@ impl State {
     /// already is not moved.
     pub(super) fn restrict(&mut self, tasks: Vec<(Key, Vec<String>)>) {
         self.set_stimulus("set-restrictions");
-        for (key, mut workers) in tasks {
-            let Some(id) = self.by_key.get(&key).copied() else {
-                continue;
-            };
-            let waits = matches!(
-                self.tasks[id].stage,
-                TaskStage::NoWorker | TaskStage::Pooled | TaskStage::Queued(_)
-            );
-            if waits {
-                self.unassign(id);
-            }
-            if let Some(run_spec) = &mut self.tasks[id].run_spec {
-                workers.sort_unstable();
-                Arc::make_mut(&mut run_spec.demands).workers = workers;
-                let (demands, group) = (Arc::clone(&run_spec.demands), run_spec.group);
-                let calls = self.groups[group].key.calls;
-                let new = self.join_group(&demands, calls);
-                if let Some(run_spec) = &mut self.tasks[id].run_spec {
-                    run_spec.group = new;
-                }
-                self.leave_group(group);
-            }
-            if waits {
-                self.make_ready(id);
+        for (key, workers) in tasks {
+            if let Some(id) = self.by_key.get(&key).copied() {
+                self.restrict_task(id, workers);
             }
         }
         self.settle();
+    }
+
+    /// Changes the workers on which a task may run.
+    pub(super) fn restrict_task(&mut self, id: TaskId, mut workers: Vec<String>) {
+        let waits = matches!(
+            self.tasks[id].stage,
+            TaskStage::NoWorker | TaskStage::Pooled | TaskStage::Queued(_)
+        );
+        if waits {
+            self.unassign(id);
+        }
+        if let Some(run_spec) = &mut self.tasks[id].run_spec {
+            workers.sort_unstable();
+            Arc::make_mut(&mut run_spec.demands).workers = workers;
+            let (demands, group) = (Arc::clone(&run_spec.demands), run_spec.group);
+            let calls = self.groups[group].key.calls;
+            let new = self.join_group(&demands, calls);
+            if let Some(run_spec) = &mut self.tasks[id].run_spec {
+                run_spec.group = new;
+            }
+            self.leave_group(group);
+        }
+        if waits {
+            self.make_ready(id);
+        }
     }
 
     /// Those of the keys whose tasks have failed.

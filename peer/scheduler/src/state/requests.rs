@@ -5,11 +5,15 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::{FromClient, Request};
 
 use super::model::TaskStage;
+use super::shuffles::is_about_run;
 use super::{Action, ClientId, State};
 
 impl State {
     /// Handles a request.
     pub(super) fn request(&mut self, id: RequestId, request: Request) {
+        if is_about_run(&request) {
+            return self.shuffle_request(id, request);
+        }
         self.extensions.advance(self.now);
         let unknown = task_of(&request);
         let unknown = unknown.filter(|key| !self.by_key.contains_key(*key));
@@ -21,6 +25,9 @@ impl State {
 
     /// Handles that the reply to a request was sent, or that its client has gone.
     pub(super) fn request_ended(&mut self, id: RequestId, is_replied: bool) {
+        if self.shuffles.drop_request(id) {
+            return;
+        }
         self.extensions.advance(self.now);
         match is_replied {
             true => self.extensions.replied(id),

@@ -262,6 +262,12 @@ impl State {
         true
     }
 
+    /// Handles a task that a worker was processing, or of which it had a copy, when it left.
+    pub(super) fn leave_task(&mut self, id: TaskId, left: &mut LeftWorker) {
+        self.stop_processing(id, left);
+        self.lose_copy(id, left);
+    }
+
     /// Has a task run again that a worker was processing when it left.
     fn stop_processing(&mut self, id: TaskId, left: &mut LeftWorker) {
         let allowed = self.policy.allowed_failures;

@@ -20,12 +20,16 @@ impl State {
             TaskStage::Ready => task.last_recorded_stage,
             _ => stage.name(),
         };
+        let ends_run = matches!(stage, TaskStage::Erred(_) | TaskStage::Released);
         task.stage = stage;
         let from = core::mem::replace(&mut task.last_recorded_stage, to);
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
             self.record(key, from, to);
+        }
+        if ends_run {
+            self.barrier_ended(id);
         }
     }
 
@@ -84,7 +88,7 @@ impl State {
     /// Handles a task whose dependencies are all in memory.
     pub(super) fn make_ready(&mut self, id: TaskId) {
         self.set_stage(id, TaskStage::Ready);
-        let is_root = self.is_root(id);
+        let is_root = self.is_root(id) && !self.is_output(id);
         let task = &mut self.tasks[id];
         task.priority.is_root = is_root;
         self.todo.ready.insert((task.priority, id));
@@ -271,6 +275,7 @@ impl State {
         if !self.tasks[id].stage.is_active() {
             return;
         }
+        self.log_failed_shuffle(id, failure);
         self.deactivate(id);
         self.set_stage(id, TaskStage::Erred(Arc::clone(failure)));
         let task = &self.tasks[id];
@@ -335,6 +340,9 @@ impl State {
     /// Removes a released task. Its dependents can never be computed again, and
     /// drop their dependencies.
     pub(super) fn forget(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some() {
+            self.barrier_ended(id);
+        }
         while let Some(task) = self.tasks.get_mut(id)
             && let Some(dependent) = task.dependents.pop_first()
         {
@@ -370,6 +378,7 @@ impl State {
                 self.leave_group(run_spec.group);
             }
             self.metadata.forget(&task.key);
+            self.shuffles.forget_task(id);
             self.record(task.key, task.last_recorded_stage, "forgotten");
         }
     }

@@ -398,13 +398,15 @@ impl State {
             self.send_worker(other, message);
         }
         self.actions.push(Action::EndWorker(id));
-        self.start(Job::WorkerLeft(Box::new(LeftWorker {
+        let mut left = Box::new(LeftWorker {
             id,
             worker,
             is_expected,
             reason,
             tasks: LeftTasks::default(),
-        })));
+        });
+        self.restart_shuffles(&mut left);
+        self.start(Job::WorkerLeft(left));
         self.settle();
     }
 

@@ -24,6 +24,7 @@ mod replicas;
 mod rules;
 mod scaling;
 mod shared;
+mod shuffles;
 mod submissions;
 mod topics;
 mod workers;
@@ -39,6 +40,7 @@ struct Cluster {
     notices: Vec<Notice>,
     /// Workers that get no more tasks until their messages are written.
     undrained: Vec<WorkerId>,
+    new_runs: Vec<NewRun>,
     replies: BTreeMap<RequestId, Result<Value, RequestRefusal>>,
     /// Tasks that were sent and neither answered nor withdrawn.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
@@ -56,6 +58,7 @@ impl Cluster {
             ended_workers: Vec::new(),
             notices: Vec::new(),
             undrained: Vec::new(),
+            new_runs: Vec::new(),
             replies: BTreeMap::new(),
             running: BTreeMap::new(),
             last_id: 0,
@@ -103,6 +106,7 @@ impl Cluster {
                 Action::Reply(id, reply) => {
                     assert!(self.replies.insert(id, reply).is_none());
                 }
+                Action::CreateRun(run) => self.new_runs.push(*run),
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::EndClient(id) => self.ended_clients.push(id),
                 Action::EndWorker(id) => self.ended_workers.push(id),

@@ -9,6 +9,7 @@ use super::*;
 use crate::state::choose::next;
 
 mod shared;
+mod shuffles;
 
 const NAMES: [&str; 2] = ["one", "two"];
 
@@ -128,6 +129,7 @@ struct Simulation {
     clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
     worker_count: u64,
     shared: shared::Shared,
+    shuffles: shuffles::Shuffles,
     client_count: u64,
     /// Work of events of clients that is possibly pending.
     work: BTreeMap<ClientId, WorkId>,
@@ -151,6 +153,7 @@ impl Simulation {
             clients: BTreeMap::new(),
             worker_count: 0,
             shared: shared::Shared::default(),
+            shuffles: shuffles::Shuffles::default(),
             client_count: 0,
             work: BTreeMap::new(),
         };
@@ -183,6 +186,10 @@ impl Simulation {
         let client = match &event {
             SchedulerInput::FromClient(client, _) | SchedulerInput::ClientLeft(client) => {
                 Some(*client)
+            }
+            SchedulerInput::DataStored { client, .. } => {
+                let name = client.as_deref();
+                name.and_then(|name| self.state.by_name.get(name).copied())
             }
             _ => None,
         };
@@ -245,6 +252,8 @@ impl Simulation {
                         }
                     }
                 }
+                Action::CreateRun(run) => self.shuffles.request_run(*run),
+                Action::Reply(id, reply) if self.shuffles.is_reply(id, &reply) => {}
                 Action::Reply(id, reply) => {
                     self.shared.replies.insert(id, reply);
                 }
@@ -308,6 +317,11 @@ impl Simulation {
                 .map(|_| lower[self.number(lower.len())].as_str())
                 .collect();
             tasks.push(add(name, &dependencies));
+        }
+        if self.number(3) == 0 {
+            let (shuffled, outputs) = shuffles::tasks(&names);
+            tasks.extend(shuffled);
+            names.extend(outputs);
         }
         let wanted: Vec<String> = names
             .iter()
@@ -516,6 +530,7 @@ impl Simulation {
             }
             (32, _) => self.operate(worker),
             (33..35, _) => self.share(),
+            (36, _) => self.shuffle(),
             (38, _) if self.number(10) == 0 => {
                 // A client reconnects, with the same name or after it has left.
                 let client = self.pick_client();
@@ -721,6 +736,7 @@ impl Simulation {
             simulation.handle(SchedulerInput::ClientLeft(client));
         }
         simulation.close_shared();
+        simulation.create_runs();
         for _ in 0..3 {
             simulation.now += Duration::from_millis(500);
             simulation.handle(SchedulerInput::Tick);
