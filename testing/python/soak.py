@@ -1,11 +1,10 @@
-"""Workers in Rust that join, leave, stop and are killed under random load.
+"""Workers in Rust and of Dask that join, leave, stop and are killed under random load.
 
-Usage: soak.py --worker COMMAND [--python] [--scheduler COMMAND] [--seconds N] [--seed N]
+Usage: soak.py --daskwire COMMAND [--python] [--scheduler] [--seconds N] [--seed N]
 
-Without `--scheduler`, the scheduler is Dask's, run by this interpreter. Otherwise it is a
-program that takes the address to listen on and prints `ready ADDRESS`. With `--python`,
-the workers run tasks in processes of this interpreter; all of them must be gone at the
-end. Prints a table of
+The scheduler is Dask's, run by this interpreter, or with `--scheduler` that of the command.
+With `--python`, the workers in Rust run tasks in processes of this interpreter; all of them
+must be gone at the end. A third of the workers that come and go are those of Dask. Prints a table of
 samples, each taken while the cluster is idle. Fails if a result is wrong or late, or if
 open files, memory or the scheduler's records of tasks still grow after a third of the
 time.
@@ -45,9 +44,9 @@ STEADY_WORKERS = 3
 MAX_PASSING_WORKERS = 5
 
 options = argparse.ArgumentParser()
-options.add_argument("--worker", required=True)
+options.add_argument("--daskwire", required=True)
 options.add_argument("--python", action="store_true")
-options.add_argument("--scheduler")
+options.add_argument("--scheduler", action="store_true")
 options.add_argument("--seconds", type=float, default=600)
 options.add_argument("--seed", type=int, default=1)
 options = options.parse_args()
@@ -97,12 +96,10 @@ class Process:
 
 
 def start_scheduler():
-    if options.scheduler:
-        process = Process(options.scheduler, "tcp://127.0.0.1:0", stdout=subprocess.PIPE, text=True)
-        return process, process.process.stdout.readline().split()[1]
-    command = ["-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0"]
+    command = [options.daskwire] if options.scheduler else [sys.executable, "-m", "dask"]
+    command += ["scheduler", "--host", "127.0.0.1", "--port", "0"]
     command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-    process = Process(sys.executable, *command)
+    process = Process(*command)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not process.is_gone():
         for line in process.tail().splitlines():
@@ -192,9 +189,12 @@ class Load(threading.Thread):
             fail(f"{future.key} is {future.status} after {LATE} seconds")
 
 
-def start_worker(address):
-    command = [options.worker, "worker", address, "--no-nanny", "--nthreads", "2"]
-    if options.python:
+def start_worker(address, of_dask=False):
+    command = [sys.executable, "-m", "dask"] if of_dask else [options.daskwire]
+    command += ["worker", address, "--no-nanny", "--nthreads", "2"]
+    if of_dask:
+        command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    elif options.python:
         command += ["--python", sys.executable]
     return Process(*command, env=os.environ | {MARK: str(os.getpid())})
 
@@ -229,7 +229,7 @@ class Churn(threading.Thread):
         self.address = address
         self.chance = random.Random(options.seed + 1)
         self.workers = []
-        self.happened = dict.fromkeys(["come", "go", "stop", "killed"], 0)
+        self.happened = dict.fromkeys(["come", "come of Dask", "go", "stop", "killed"], 0)
         self.lock = threading.Lock()
         self.is_over = threading.Event()
 
@@ -258,8 +258,9 @@ class Churn(threading.Thread):
             self.workers.remove(worker)
             worker.end()
         if len(self.workers) < self.chance.randrange(MAX_PASSING_WORKERS + 1):
-            self.workers.append(start_worker(self.address))
-            self.happened["come"] += 1
+            of_dask = self.chance.randrange(3) == 0
+            self.workers.append(start_worker(self.address, of_dask))
+            self.happened["come of Dask" if of_dask else "come"] += 1
             return
         running = [worker for worker in self.workers if worker.stopped_until is None]
         if not running:
