@@ -183,7 +183,7 @@ impl Client {
         self.shared.needs(Operation::CHANGES)?;
         let workers: Vec<String> = workers.into_iter().map(Into::into).collect();
         let request = RetireWorkers {
-            workers: Some(workers),
+            workers: Some(workers.into()),
             close_workers: Some(true),
             remove: Some(true),
             reply: Some(true),

@@ -233,7 +233,7 @@ impl Worker {
     pub async fn retire(&self) -> Result<bool, RequestError> {
         let shared = &self.shared;
         let request = Request::RetireWorkers(RetireWorkers {
-            workers: Some(vec![shared.address.clone()]),
+            workers: Some(vec![shared.address.clone()].into()),
             close_workers: Some(true),
             remove: Some(true),
             reply: Some(true),

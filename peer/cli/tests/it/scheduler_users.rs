@@ -26,3 +26,10 @@ fn a_user_does_everything_from_submit_to_shutdown() {
     assert!(count >= 109, "only {count} steps");
     assert!(scheduler.ended(), "{}", scheduler.log());
 }
+
+/// `SpecCluster` and `Adaptive`, as dask-jobqueue and `SSHCluster` use them.
+#[test]
+fn cluster_classes_of_dask_scale_and_adapt() {
+    let program = env!("CARGO_BIN_EXE_daskwire");
+    Peer::spawn(Environment::Current, "spec_clusters.py", &[program]);
+}

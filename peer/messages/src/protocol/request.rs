@@ -497,8 +497,8 @@ requests! {
     /// Retires workers, after others have copies of their data. Without addresses and names,
     /// the scheduler chooses the workers, as for [`WorkersToClose`].
     RetireWorkers = "retire_workers" {
-        /// The addresses of the workers.
-        workers: Option<Vec<String>> = "workers",
+        /// The addresses of the workers. `SpecCluster` sends the names of its specification.
+        workers: Option<WorkerNames> = "workers",
         /// The names of the workers.
         names: Option<WorkerNames> = "names",
         /// The number of workers to choose.

@@ -47,7 +47,7 @@ impl Shared {
                 );
                 return refused("TypeError", &message);
             }
-            (Some(workers), None) => workers,
+            (Some(workers), None) => self.inspect(|state| state.addresses(&workers)),
             (None, Some(names)) => self.inspect(|state| state.named(&names)),
             (None, None) => {
                 let options = close_options(n, target, minimum, memory_ratio);

@@ -107,7 +107,7 @@ async fn data_is_not_moved_while_workers_are_retired() {
     // Several are at once.
     let retiring = scheduler.shared.moving.read().await;
     let request = RetireWorkers {
-        workers: Some(vec![workers[0].address.to_string()]),
+        workers: Some(vec![workers[0].address.to_string()].into()),
         ..RetireWorkers::default()
     };
     let reply: Value = client.call(request).await.expect("it replies");
@@ -121,7 +121,7 @@ async fn a_worker_that_is_closed_and_not_removed_stays_until_it_has_ended() {
     let (scheduler, workers, mut client) = pair("closed").await;
     let address = workers[0].address.to_string();
     let request = RetireWorkers {
-        workers: Some(vec![address.clone()]),
+        workers: Some(vec![address.clone()].into()),
         close_workers: Some(true),
         remove: Some(false),
         ..RetireWorkers::default()
@@ -160,7 +160,7 @@ async fn requests_of_clients_are_published() {
     assert_eq!(event.get("count"), Some(&Value::from(1)));
     let address = workers[0].address.to_string();
     let request = RestartWorkers {
-        workers: Some(vec![address.clone()]),
+        workers: Some(vec![address.clone()].into()),
         wait_for_workers: Some(false),
         client: Some("me".to_owned()),
         ..RestartWorkers::default()

@@ -65,7 +65,7 @@ async fn workers_may_not_do_what_clients_do() {
         Request::from(Ping::default()),
         Request::from(VariableSet::default()),
         Request::from(RetireWorkers {
-            workers: Some(vec!["inproc://me".to_owned()]),
+            workers: Some(vec!["inproc://me".to_owned()].into()),
             close_workers: Some(false),
             ..RetireWorkers::default()
         }),

@@ -411,7 +411,7 @@ async fn retires_a_worker_once_its_data_is_copied() {
     let second = Worker::new(scheduler.address(), "inproc://retires-late").await;
     let first = workers[0].address.to_string();
     let request = RetireWorkers {
-        workers: Some(vec![first.clone()]),
+        workers: Some(vec![first.clone()].into()),
         ..RetireWorkers::default()
     };
     let reply: Value = client.call(request).await.expect("it replies");

@@ -289,7 +289,7 @@ async fn worker_with_endless_task_retires() {
     assert!(matches!(batch[0], ToWorker::ComputeTask(_)), "{batch:?}");
     let _worker = Worker::new(scheduler.address(), "inproc://retires-busy-2").await;
     let request = RetireWorkers {
-        workers: Some(vec![busy.address.clone()]),
+        workers: Some(vec![busy.address.clone()].into()),
         ..RetireWorkers::default()
     };
     let reply: Value = client.call(request).await.expect("it replies");
@@ -306,7 +306,7 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     client.wait(&["x"]).await;
     let request = || RetireWorkers {
-        workers: Some(vec![worker.address.to_string()]),
+        workers: Some(vec![worker.address.to_string()].into()),
         ..RetireWorkers::default()
     };
     let reply: Value = client.call(request()).await.expect("it replies");
@@ -348,7 +348,7 @@ async fn worker_retires_as_long_as_its_data_is_copied() {
     let request = tokio::spawn({
         let mut requests = connect(scheduler.address()).await;
         let request = Request::from(RetireWorkers {
-            workers: Some(vec![address.clone()]),
+            workers: Some(vec![address.clone()].into()),
             ..RetireWorkers::default()
         });
         async move { requests.call::<Value>(&request).await }
