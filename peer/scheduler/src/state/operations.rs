@@ -161,7 +161,7 @@ impl State {
     /// Those of the keys whose tasks have failed.
     pub fn failed(&self, keys: &[Key]) -> Vec<Key> {
         let is_failed = |key: &&Key| {
-            let id = self.by_key.get(*key);
+            let id = self.by_key.get(key);
             id.is_some_and(|id| matches!(self.tasks[*id].stage, TaskStage::Erred(_)))
         };
         keys.iter().filter(is_failed).cloned().collect()
@@ -170,6 +170,6 @@ impl State {
     /// The first of these keys that is not that of a task.
     pub fn unknown_key<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> Option<&'k Key> {
         let mut keys = keys.into_iter();
-        keys.find(|key| !self.by_key.contains_key(*key))
+        keys.find(|key| !self.by_key.contains_key(key))
     }
 }

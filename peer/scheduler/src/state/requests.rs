@@ -16,7 +16,7 @@ impl State {
         }
         self.extensions.advance(self.now);
         let unknown = task_of(&request);
-        let unknown = unknown.filter(|key| !self.by_key.contains_key(*key));
+        let unknown = unknown.filter(|key| !self.by_key.contains_key(key));
         match unknown.cloned() {
             Some(key) => self.extensions.await_task(id, key, request),
             None => self.extensions.request(id, request),
