@@ -222,16 +222,18 @@ def submit_with_a_priority(client):
     blocked = client.submit(lambda: Event("go").wait(WAIT), workers="worker-0")
     worker = address_of(client, "worker-0")
     eventually(lambda: blocked.key in client.processing()[worker])
-    # The first may be sent to the worker before the scheduler knows the others.
-    names = ["first", "lower", "middle", "higher"]
+    # The first tasks are sent to the worker before the scheduler knows the others.
+    first = client.map(lambda n: time.sleep(0.01), range(30), workers="worker-0")
+    names = ["lower", "middle", "higher"]
     futures = [
-        client.submit(note, name, priority=n, workers="worker-0") for n, name in enumerate(names)
+        client.submit(note, name, priority=n, workers="worker-0")
+        for n, name in enumerate(names, 1)
     ]
     eventually(lambda: client.story(futures[-1].key))
     Event("go").set()
-    client.gather(futures)
+    client.gather(futures + first)
     at = {name: int(pathlib.Path(order, name).read_text()) for name in names}
-    equal(sorted(names[1:], key=at.get), ["higher", "middle", "lower"])
+    equal(sorted(names, key=at.get), ["higher", "middle", "lower"])
     assert blocked.result(WAIT)
 
 
