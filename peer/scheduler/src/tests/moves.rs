@@ -160,7 +160,7 @@ async fn requests_of_clients_are_published() {
     assert_eq!(event.get("count"), Some(&Value::from(1)));
     let address = workers[0].address.to_string();
     let request = RestartWorkers {
-        workers: Some(vec![address.clone()].into()),
+        workers: Some(vec![address.clone()]),
         wait_for_workers: Some(false),
         client: Some("me".to_owned()),
         ..RestartWorkers::default()

@@ -315,7 +315,8 @@ const fn with_tasks(tasks: usize) -> Size {
 
 #[test]
 fn an_event_about_many_tasks_is_handled_in_bounded_calls() {
-    let events: [(&str, fn(usize) -> u64); 4] = [
+    type Steps = fn(usize) -> u64;
+    let events: [(&str, Steps); 4] = [
         ("needed by many", needed_by_many),
         ("failed for many", failed_for_many),
         ("lost for many", lost_for_many),
