@@ -1087,7 +1087,7 @@ def write_a_performance_report(client):
         client.submit(inc, 1, pure=False).result(WAIT)
 
 
-@refused(NotImplementedError, 'does not support "memory_sampler_start"')
+@step
 def sample_memory(client):
     sampler = MemorySampler()
     with sampler.sample("a", client=client, interval=0.1):
