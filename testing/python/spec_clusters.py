@@ -216,7 +216,8 @@ def balances():
         eventually(lambda: sum(future.done() for future in many) >= 98)
         Event("moved").set()
         counts = {name: client.gather(many).count(name) for name in (0, 1, 2)}
-        assert min(counts[1], counts[2]) > 0, counts
+        # The first that joins may do all of them.
+        assert counts[1] + counts[2] >= 98, counts
         equal(blocked.result(WAIT), 0)
 
         # Tasks that name a worker stay there, whatever others do.
