@@ -131,7 +131,7 @@ async fn clients_may_not_do_what_workers_do() {
 
 #[tokio::test]
 async fn peers_without_a_role_may_do_nothing() {
-    let (scheduler, _) = scheduler_for("inproc://of-nobody", false, false).await;
+    let (scheduler, _) = scheduler_for("inproc://of-no-role", false, false).await;
     let mut channel = connect(scheduler.address()).await;
     let refused = channel.call::<Value>(&Identity::default().into()).await;
     let refused = refused.expect_err("it has no role").to_string();
