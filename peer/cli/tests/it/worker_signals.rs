@@ -175,6 +175,13 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         log.clone()
     };
     read_until("daskwire: worker one at ");
+    // The scheduler deletes superfluous copies. Two tasks that wait for a worker keep both.
+    let on = SubmitOptions::default().workers(["absent"]);
+    let submit_waiting = |key: &str| {
+        let call = client.call("builtins.len").argument(&x[0]).key(key);
+        call.with(on.clone()).submit().expect("submitted")
+    };
+    let _waiting = ["first", "second"].map(submit_waiting);
     let on = SubmitOptions::default().workers(["one"]);
     let call = client.call("builtins.len").argument(&x[0]).with(on);
     let len = call.key(y.as_str()).submit().expect("submitted");
