@@ -18,12 +18,10 @@
 
 mod error;
 mod event;
-mod notice;
 mod permissions;
 #[cfg(target_os = "linux")]
 mod python;
 mod server;
-pub mod state;
 
 use core::fmt;
 use core::time::Duration;
@@ -32,23 +30,19 @@ use std::sync::Arc;
 use daskwire_comm::runtime::TaskSet;
 use daskwire_comm::{Address, CommError, Listener, Transports};
 
-use daskwire_messages::Release;
 use daskwire_rpc::batched::MAX_QUEUED_LEN;
 use daskwire_rpc::channel::{Observer, max_comms};
+use daskwire_scheduler_state::State;
+use daskwire_scheduler_state::steps::step;
 use server::Shared;
-use state::State;
 
+pub use daskwire_scheduler_state::{
+    self as state, FIRST_SERVED, LeaveReason, LeftTasks, Notice, Policy,
+};
 pub use error::{ServeError, StartError};
-pub use notice::{LeaveReason, LeftTasks, Notice};
 pub use permissions::{Permissions, Permit};
 #[cfg(target_os = "linux")]
 pub use python::PythonOptions;
-pub use state::Policy;
-
-/// The first release of `distributed` whose workers and clients a [`Scheduler`]
-/// serves. Earlier ones are refused when they register: their graphs and tasks have
-/// a different format.
-pub const FIRST_SERVED: Release = Release::new(2025, 4, 0);
 
 /// Callback for notices. It is called between messages, so it must not block. After it has
 /// panicked, it is not called again.
@@ -276,25 +270,8 @@ impl Scheduler {
     }
 }
 
-/// Counts a step of work, for tests that compare inputs of different sizes.
-fn step() {
-    #[cfg(test)]
-    STEPS.with(|steps| steps.set(steps.get() + 1));
-}
-
 #[cfg(test)]
-std::thread_local! {
-    static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-}
-
-/// What a worker in Rust with Python registers in `extra`, for tests.
-#[cfg(test)]
-fn rust_worker() -> daskwire_messages::Value {
-    daskwire_messages::Value::dict([(
-        "daskwire",
-        daskwire_messages::Value::list(["native", "python"]),
-    )])
-}
+use state::{rust_worker, steps::STEPS};
 
 #[cfg(test)]
 mod tests;

@@ -76,7 +76,7 @@ impl Permissions {
         let op = request.op();
         let is_of_worker = ONLY_OF_WORKERS.contains(&op)
             || OF_WORKERS.contains(&op)
-            || daskwire_extensions::is_shared(request)
+            || crate::state::is_shared(request)
             || is_own_retirement(request)
             || matches!(request, Request::Unknown(request) if installs_routing(request));
         let is_of_client = !ONLY_OF_WORKERS.contains(&op);

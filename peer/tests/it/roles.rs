@@ -71,6 +71,7 @@ fn every_rule_has_code_and_the_tests_that_it_names() {
         "store/src",
         "worker/src",
         "scheduler/src",
+        "scheduler/state/src",
         "tests",
     ]
     .map(|folder| files(&package.join(folder)));

@@ -18,7 +18,7 @@ use daskwire_rpc::gather::{Gathering, Holders, ask_all};
 use super::Shared;
 use super::reply::{Reply, refused};
 use super::spread::spread;
-use crate::state::{REPLACED, SchedulerInput, State, choose};
+use crate::state::{REPLACED, SchedulerInput, State, next_random};
 
 impl Shared {
     /// Returns a random number.
@@ -27,7 +27,7 @@ impl Shared {
         let mut state = self
             .random
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        choose::next(&mut state)
+        next_random(&mut state)
     }
 
     /// Fetches results from workers, each from any of its holders, and from

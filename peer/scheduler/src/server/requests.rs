@@ -21,8 +21,7 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::state::unknown::UnknownOps;
-use crate::state::{SchedulerInput, is_about_run};
+use crate::state::{SchedulerInput, UnknownOps, is_about_run, is_shared};
 use crate::{LeaveReason, Notice, Permissions};
 
 impl Shared {
@@ -105,9 +104,7 @@ impl Shared {
                     Ok(request) if self.lacks_python(&request) => {
                         refused("NotImplementedError", &reason(request.op()))
                     }
-                    Ok(request)
-                        if daskwire_extensions::is_shared(&request) || is_about_run(&request) =>
-                    {
+                    Ok(request) if is_shared(&request) || is_about_run(&request) => {
                         let pending = pending.insert(self.request(request));
                         match pending.reply(&mut channel.receiver, &mut next).await {
                             Ok(reply) => reply,

@@ -1,0 +1,602 @@
+//! Parsing and ordering of submissions. This is the slow part of handling them, and is done
+//! without the scheduler's state, so that other requests are not delayed.
+
+use core::cmp::Ordering;
+use core::fmt;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use daskwire_messages::exception::exception;
+use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
+#[cfg(target_os = "linux")]
+use daskwire_messages::protocol::HelperErred;
+use daskwire_messages::protocol::{Actors, UpdateGraph};
+use daskwire_messages::quantity::duration_of;
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{Key, Serialized, Value};
+
+/// A submitted graph: tasks and their dependencies, in an order in which they can
+/// run.
+#[derive(Clone, Debug, Default)]
+pub struct Submission {
+    /// The tasks, each after its dependencies.
+    pub(super) tasks: Vec<Submitted>,
+    /// The keys that the client wants.
+    pub(super) keys: Vec<Key>,
+    /// The keys of tasks that make actors.
+    pub(super) actors: Vec<Key>,
+    /// The task that submits these.
+    pub(super) submitting_task: Option<Key>,
+    /// The time during which submissions of a client count as one.
+    pub(super) fifo_timeout: Duration,
+}
+
+/// A task of a submission.
+#[derive(Clone, Debug)]
+pub(super) struct Submitted {
+    pub(super) key: Key,
+    pub(super) dependencies: Vec<Dependency>,
+    pub(super) run_spec: Serialized,
+    pub(super) calls: Calls,
+    /// The priority within the submission; lower values run earlier.
+    pub(super) order: i64,
+    /// The user's priority; higher values run earlier.
+    pub(super) user_priority: f64,
+    pub(super) demands: Arc<Demands>,
+    pub(super) retries: u32,
+}
+
+/// A dependency of a task.
+#[derive(Clone, Debug)]
+pub(super) enum Dependency {
+    /// A task of the same graph, by its index, which is lower.
+    Inside(usize),
+    /// A key outside the graph, of a task or of scattered data, that the scheduler should
+    /// have.
+    Outside(Key),
+}
+
+/// The refusal of a submission that cannot be parsed. `Display` formats the reason.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The keys that the client wants.
+    pub(super) keys: Vec<Key>,
+    reason: Arc<RefusalReason>,
+    pub(super) failure: Arc<Failure>,
+}
+
+/// The reason why a submission cannot be parsed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// The annotations are malformed.
+    Annotations(ValueError),
+    /// The annotations are not a dict.
+    AnnotationsType {
+        /// The Python type of the annotations.
+        found: String,
+    },
+    /// The value of an annotation is invalid.
+    Annotation {
+        /// The name of the annotation.
+        name: Value,
+        /// The value of the annotation.
+        value: Value,
+    },
+    /// The graph cannot be parsed: for example the graph of a Python collection,
+    /// which only Python can convert into tasks.
+    Graph(GraphError),
+    /// Python raised an exception when it converted the graph.
+    Raised {
+        /// The exception as a string.
+        exception: String,
+    },
+    /// The Python process that converts graphs has failed, for example because the graph takes
+    /// too long or too much memory.
+    Helper {
+        /// The reason.
+        error: String,
+    },
+    /// Two tasks have the same key.
+    DuplicateKey,
+    /// Tasks depend on each other.
+    Cycle,
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let graph = "the graph cannot be read by this scheduler";
+        match self {
+            Self::Annotations(error) => write!(f, "the annotations cannot be read: {error}"),
+            Self::AnnotationsType { found } => {
+                write!(f, "the annotations: expected dict, found {found}")
+            }
+            Self::Annotation { name, value } => {
+                write!(f, "the annotation {name} has the invalid value {value}")
+            }
+            Self::Graph(error) => write!(f, "{graph}: {error}"),
+            Self::Raised { exception } => write!(f, "the graph cannot be converted: {exception}"),
+            Self::Helper { error } => write!(
+                f,
+                "the Python process of the scheduler did not convert the graph: {error}"
+            ),
+            Self::DuplicateKey => write!(f, "{graph}: two tasks have the same key"),
+            Self::Cycle => write!(f, "{graph}: tasks depend on each other in a cycle"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+impl Refusal {
+    /// Creates the refusal of these keys.
+    pub fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
+        Self {
+            keys,
+            failure: Failure::new("RuntimeError", &reason.to_string(), None),
+            reason: Arc::new(reason),
+        }
+    }
+
+    /// Creates the refusal for an exception of Python, which the client raises.
+    #[cfg(target_os = "linux")]
+    pub fn raised(keys: Vec<Key>, error: HelperErred) -> Self {
+        let payload = |pickle| Value::Serialized(Serialized::of_bytes(&pickle));
+        Self {
+            keys,
+            failure: Arc::new(Failure {
+                exception: payload(error.exception),
+                traceback: error.traceback.0.map(payload),
+                cause: None,
+            }),
+            reason: Arc::new(RefusalReason::Raised {
+                exception: error.text,
+            }),
+        }
+    }
+
+    /// Whether the graph may be one that only Python can read.
+    #[cfg(target_os = "linux")]
+    pub fn may_need_python(&self) -> bool {
+        matches!(
+            *self.reason,
+            RefusalReason::Annotations(_)
+                | RefusalReason::AnnotationsType { .. }
+                | RefusalReason::Graph(_)
+                | RefusalReason::DuplicateKey
+        )
+    }
+
+    /// The keys that the client wants.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The reason why the submission cannot be parsed.
+    pub fn reason(&self) -> &RefusalReason {
+        &self.reason
+    }
+
+    /// Splits the refusal into parts of at most `count` keys.
+    pub fn parts(self, count: usize) -> impl Iterator<Item = Self> {
+        let mut keys = self.keys.into_iter().peekable();
+        core::iter::from_fn(move || {
+            keys.peek()?;
+            Some(Self {
+                keys: keys.by_ref().take(count).collect(),
+                reason: Arc::clone(&self.reason),
+                failure: Arc::clone(&self.failure),
+            })
+        })
+    }
+}
+
+/// The exception and the traceback of a failed task.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    pub(super) exception: Value,
+    pub(super) traceback: Option<Value>,
+    /// The task that has failed, unless the scheduler refused the submission.
+    pub(super) cause: Option<Key>,
+}
+
+impl Failure {
+    /// Creates a failure with an exception of the scheduler.
+    pub(super) fn new(class: &str, message: &str, cause: Option<Key>) -> Arc<Self> {
+        Arc::new(Self {
+            exception: Value::Serialized(exception(class, message)),
+            traceback: None,
+            cause,
+        })
+    }
+}
+
+/// The requirements of tasks on their worker.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Demands {
+    /// Addresses, names or hosts, sorted; empty for any worker.
+    pub(super) workers: Vec<String>,
+    /// Whether other workers may be used while none of these is available.
+    pub(super) allow_other_workers: bool,
+    pub(super) resources: Resources,
+    /// All annotations, for the worker.
+    pub(super) annotations: Value,
+    /// The id of the innermost span, for the metrics of the worker.
+    pub(super) span_id: Option<Arc<str>>,
+}
+
+/// Amounts of resources, sorted by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resources(pub(super) Vec<(String, f64)>);
+
+impl Resources {
+    /// Keeps the positive amounts; other values count as zero. Amounts are capped
+    /// at 10^12, so that sums stay accurate.
+    pub(super) fn new(amounts: impl IntoIterator<Item = (String, f64)>) -> Self {
+        let mut amounts: Vec<_> = amounts
+            .into_iter()
+            .filter(|(_, amount)| *amount > 0.0)
+            .map(|(name, amount)| (name, amount.min(1e12)))
+            .collect();
+        amounts.sort_by(|one, other| one.0.cmp(&other.0));
+        amounts.dedup_by(|one, other| one.0 == other.0);
+        Self(amounts)
+    }
+
+    pub(super) fn get(&self, name: &str) -> f64 {
+        let found = self
+            .0
+            .binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .map_or(0.0, |(_, amount)| *amount)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl PartialEq for Resources {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Resources {}
+
+impl PartialOrd for Resources {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Resources {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let pair = |one: &(String, f64), other: &(String, f64)| {
+            one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+        };
+        let mut others = other.0.iter();
+        for one in &self.0 {
+            match others.next().map(|other| pair(one, other)) {
+                Some(Ordering::Equal) => {}
+                Some(different) => return different,
+                None => return Ordering::Greater,
+            }
+        }
+        others.next().map_or(Ordering::Equal, |_| Ordering::Less)
+    }
+}
+
+impl Submission {
+    /// Parses an `update-graph` message. Never executes any code in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] if the graph or its annotations cannot be parsed, or its tasks cannot be
+    /// ordered, for [`SchedulerInput::SubmissionRefused`].
+    ///
+    /// [`SchedulerInput::SubmissionRefused`]: super::SchedulerInput::SubmissionRefused
+    pub fn read(mut message: UpdateGraph) -> Result<Self, Refusal> {
+        let keys = &message.keys;
+        let tasks = Annotations::read(message.annotations.take(), message.user_priority)
+            .and_then(|annotations| {
+                let tasks = Graph::read_outline(&message.expr_ser, Some(keys));
+                Ok((tasks.map_err(RefusalReason::Graph)?, annotations))
+            })
+            .and_then(|(tasks, annotations)| {
+                let given = message.internal_priority.0.take().unwrap_or_default();
+                ordered(tasks, given, &annotations)
+            });
+        match tasks {
+            Ok(tasks) => Ok(Self::of_tasks(tasks, message)),
+            Err(reason) => Err(Refusal::new(message.keys.0, reason)),
+        }
+    }
+
+    /// Combines the tasks of a message, each after its dependencies, with the rest of it.
+    pub(super) fn of_tasks(tasks: Vec<Submitted>, message: UpdateGraph) -> Self {
+        let keys = message.keys.0;
+        let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
+            let is_timeout = name.as_str() == Some("fifo_timeout");
+            is_timeout.then(|| duration_of(value)).flatten()
+        });
+        Self {
+            tasks,
+            actors: match message.actors {
+                Actors::None => Vec::new(),
+                Actors::Wanted => keys.clone(),
+                Actors::Keys(keys) => keys.0,
+            },
+            keys,
+            submitting_task: message.submitting_task.0,
+            fifo_timeout: fifo_timeout.unwrap_or_default(),
+        }
+    }
+}
+
+/// The annotations that a scheduler uses.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Annotations {
+    pub(super) demands: Arc<Demands>,
+    pub(super) priority: f64,
+    pub(super) retries: u32,
+}
+
+impl Annotations {
+    pub(super) fn read(
+        annotations: Option<Value>,
+        user_priority: Option<f64>,
+    ) -> Result<Self, RefusalReason> {
+        let annotations = annotations.unwrap_or_default();
+        let annotations = annotations.opened().map_err(RefusalReason::Annotations)?;
+        match annotations {
+            Value::Dict(_) => Self::of_dict(annotations, user_priority),
+            Value::None => Self::of_dict(Value::Dict([].into()), user_priority),
+            other => Err(RefusalReason::AnnotationsType {
+                found: other.type_name().to_owned(),
+            }),
+        }
+    }
+
+    /// Returns the annotations of a layer's tasks, which precede those of all tasks.
+    // ROLES SCHEDULER-6
+    fn with_layer(&self, layer: &Value) -> Result<Self, RefusalReason> {
+        let entries = |value: &Value| match value {
+            Value::Dict(entries) => entries.to_vec(),
+            _ => Vec::new(),
+        };
+        let mut merged = entries(layer);
+        merged.retain(|(_, value)| *value != Value::None);
+        let all = entries(&self.demands.annotations).into_iter();
+        let all: Vec<_> = all
+            .filter(|(name, _)| merged.iter().all(|(known, _)| known != name))
+            .collect();
+        merged.extend(all);
+        Self::of_dict(Value::Dict(merged.into()), Some(self.priority))
+    }
+
+    /// Returns the annotations of data that tasks share.
+    fn for_shared(&self) -> Self {
+        let mut shared = self.clone();
+        Arc::make_mut(&mut shared.demands).resources = Resources::default();
+        shared
+    }
+
+    pub(super) fn of_dict(
+        annotations: Value,
+        user_priority: Option<f64>,
+    ) -> Result<Self, RefusalReason> {
+        let Value::Dict(entries) = &annotations else {
+            return Ok(Self::default());
+        };
+        let mut demands = Demands::default();
+        let mut priority = user_priority;
+        let mut retries = 0;
+        for (name, value) in entries {
+            let wrong = || {
+                Err(RefusalReason::Annotation {
+                    name: name.clone(),
+                    value: value.clone(),
+                })
+            };
+            match (name.as_str(), value) {
+                (_, Value::None) => {}
+                (Some("workers" | "restrictions"), value) => match names(value) {
+                    Some(mut workers) => {
+                        workers.sort_unstable();
+                        demands.workers = workers;
+                    }
+                    None => return wrong(),
+                },
+                (Some("allow_other_workers" | "loose_restrictions"), Value::Bool(flag)) => {
+                    demands.allow_other_workers = *flag;
+                }
+                (Some("resources"), Value::Dict(amounts)) => {
+                    let amounts = amounts.iter().map(|(name, amount)| {
+                        let amount = f64::try_from(amount.clone()).ok()?;
+                        Some((worker_name(name)?, amount))
+                    });
+                    match amounts.collect::<Option<Vec<_>>>() {
+                        Some(amounts) => demands.resources = Resources::new(amounts),
+                        None => return wrong(),
+                    }
+                }
+                (Some("priority"), value) => match f64::try_from(value.clone()) {
+                    Ok(value) => priority = Some(value),
+                    Err(_) => return wrong(),
+                },
+                (Some("span"), span) => demands.span_id = span_id(span),
+                (Some("retries"), Value::Int(count)) => {
+                    retries = u32::try_from(*count).unwrap_or(0);
+                }
+                (
+                    Some("allow_other_workers" | "loose_restrictions" | "resources" | "retries"),
+                    _,
+                ) => return wrong(),
+                _ => {}
+            }
+        }
+        demands.annotations = annotations;
+        Ok(Self {
+            demands: Arc::new(demands),
+            priority: priority
+                .filter(|priority| !priority.is_nan())
+                .unwrap_or(0.0),
+            retries,
+        })
+    }
+}
+
+/// The id of the innermost of the spans that `distributed.span` has annotated.
+fn span_id(span: &Value) -> Option<Arc<str>> {
+    let Some(Value::List(ids) | Value::Tuple(ids)) = span.get("ids") else {
+        return None;
+    };
+    ids.last()?.as_str().map(Arc::from)
+}
+
+/// Parses a name or a list of names.
+pub fn names(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            items.iter().map(worker_name).collect()
+        }
+        one => Some(vec![worker_name(one)?]),
+    }
+}
+
+/// Converts the name of a worker, which is a string or a number, to a string.
+pub(super) fn worker_name(value: &Value) -> Option<String> {
+    match value {
+        Value::Str(name) => Some(name.as_ref().to_owned()),
+        Value::Int(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Sorts the tasks of a graph depth first, each after its dependencies, so that
+/// the inputs of one result are used, and can be deleted, before the next one is
+/// started.
+fn ordered(
+    tasks: Vec<Outline>,
+    given: Vec<(Key, i64)>,
+    annotations: &Annotations,
+) -> Result<Vec<Submitted>, RefusalReason> {
+    let for_shared = annotations.for_shared();
+    // By the address of the layer's annotations.
+    let mut of_layers: HashMap<*const Value, Annotations> = HashMap::new();
+    for layer in tasks.iter().filter_map(|task| task.annotations.as_ref()) {
+        if let Entry::Vacant(entry) = of_layers.entry(Arc::as_ptr(layer)) {
+            entry.insert(annotations.with_layer(layer)?);
+        }
+    }
+    let keys = tasks.iter().map(|task| &task.key);
+    let index: HashMap<&Key, usize> = keys.zip(0..).collect();
+    if index.len() != tasks.len() {
+        return Err(RefusalReason::DuplicateKey);
+    }
+    let given: HashMap<Key, i64> = given.into_iter().collect();
+    let dependencies: Vec<Vec<Dependency>> = tasks
+        .iter()
+        .map(|task| {
+            let keys = task.dependencies.iter();
+            // A task that refers to itself does not wait for itself, as in Dask.
+            keys.filter(|key| **key != task.key)
+                .map(|key| match index.get(key) {
+                    Some(index) => Dependency::Inside(*index),
+                    None => Dependency::Outside(key.clone()),
+                })
+                .collect()
+        })
+        .collect();
+    drop(index);
+    let places = places(&dependencies)?;
+    let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
+    for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
+        let place = places[number];
+        for dependency in &mut dependencies {
+            if let Dependency::Inside(number) = dependency {
+                *number = places[*number];
+            }
+        }
+        let order = given.get(&task.key).copied();
+        let layer = task.annotations.as_ref().map(Arc::as_ptr);
+        let layer = layer.and_then(|layer| of_layers.get(&layer));
+        let annotations = match task.is_shared {
+            true => &for_shared,
+            false => layer.unwrap_or(annotations),
+        };
+        sorted.push((
+            place,
+            Submitted {
+                order: order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
+                key: task.key,
+                dependencies,
+                run_spec: task.run_spec,
+                calls: task.calls,
+                user_priority: annotations.priority,
+                demands: Arc::clone(&annotations.demands),
+                retries: annotations.retries,
+            },
+        ));
+    }
+    sorted.sort_unstable_by_key(|(place, _)| *place);
+    Ok(sorted.into_iter().map(|(_, task)| task).collect())
+}
+
+/// Computes the position of each task in the order.
+fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, RefusalReason> {
+    const UNSEEN: usize = usize::MAX;
+    const OPEN: usize = usize::MAX - 1;
+    let mut is_needed = vec![false; dependencies.len()];
+    for dependency in dependencies.iter().flatten() {
+        if let Dependency::Inside(index) = dependency
+            && let Some(flag) = is_needed.get_mut(*index)
+        {
+            *flag = true;
+        }
+    }
+    let mut places = vec![UNSEEN; dependencies.len()];
+    let mut count = 0;
+    // Each task with the number of its dependencies visited so far.
+    let mut path: Vec<(usize, usize)> = Vec::new();
+    let ends = (0..dependencies.len()).filter(|index| is_needed.get(*index) == Some(&false));
+    for end in ends {
+        path.push((end, 0));
+        places[end] = OPEN;
+        while let Some((index, visited)) = path.last_mut() {
+            let next = dependencies[*index].get(*visited);
+            *visited += 1;
+            match next {
+                Some(Dependency::Inside(next)) if places[*next] == UNSEEN => {
+                    places[*next] = OPEN;
+                    path.push((*next, 0));
+                }
+                Some(Dependency::Inside(next)) if places[*next] == OPEN => {
+                    return Err(RefusalReason::Cycle);
+                }
+                Some(_) => {}
+                None => {
+                    places[*index] = count;
+                    count += 1;
+                    path.pop();
+                }
+            }
+        }
+    }
+    // The remaining tasks form cycles that no other task leads to.
+    if count != dependencies.len() {
+        return Err(RefusalReason::Cycle);
+    }
+    Ok(places)
+}
