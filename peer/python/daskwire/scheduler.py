@@ -276,7 +276,8 @@ def convert_graph(message):
         of_all = of_all.load()
     # Not kept while its tasks are made.
     message["expr_ser"] = None
-    dsk, by_name = _materialize_graph(expression, validate=False)
+    # 2025.4.0 returns the dependencies, too.
+    dsk, *_, by_name = _materialize_graph(expression, validate=False)
     if type(expression).__name__ == "LLGExpr":
         dsk = cull(dsk, message["keys"])
     del expression
