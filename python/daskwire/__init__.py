@@ -1,17 +1,32 @@
-"""Transports for Dask in Rust, and calls of functions that Rust workers provide.
+"""Transports for Dask in Rust, clusters in Rust, and calls of functions that Rust workers provide.
 
 Dask finds the transports, ``quic://``, ``tcp+rs://`` and ``tls+rs://``, by their schemes;
 nothing has to be imported::
 
     dask scheduler --protocol quic --tls-ca-file ca.pem --tls-cert cert.pem
 
+:class:`LocalCluster` is a cluster whose scheduler and workers are in Rust.
 :func:`native` makes a function that Rust workers provide callable from Python.
 ``python -m daskwire`` runs the command ``daskwire``.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from daskwire._function import NativeFunction, native
 from daskwire._security import annotate_when_imported
 
-__all__ = ["NativeFunction", "native"]
+if TYPE_CHECKING:
+    from daskwire._cluster import LocalCluster
+
+__all__ = ["LocalCluster", "NativeFunction", "native"]
 
 annotate_when_imported()
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when it is first used, because it imports Dask, which the command does not need.
+    if name == "LocalCluster":
+        from daskwire._cluster import LocalCluster
+
+        return LocalCluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

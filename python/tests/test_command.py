@@ -72,6 +72,17 @@ def test_dask_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_local_cluster_refuses_early_releases_of_dask():
+    code = """if True:
+        import distributed
+        distributed.__version__ = "2025.3.1"
+        from daskwire import LocalCluster
+    """
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    expected = "ImportError: daskwire.LocalCluster needs distributed 2025.4.0 or later, not 2025.3.1"
+    assert process.stderr.splitlines()[-1] == expected
+
+
 def test_a_reader_that_stops_reading():
     process = subprocess.Popen(
         [*MODULE, "inspect", str(CAPTURE)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
