@@ -37,7 +37,7 @@ use daskwire_scheduler_state::steps::step;
 use server::Shared;
 
 pub use daskwire_scheduler_state::{
-    self as state, FIRST_SERVED, LeaveReason, LeftTasks, Notice, Policy,
+    self as state, FIRST_SERVED, LeaveReason, LeftTasks, MemoryMeasure, Notice, Policy,
 };
 pub use error::{ServeError, StartError};
 pub use permissions::{Permissions, Permit};

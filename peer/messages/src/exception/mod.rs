@@ -18,7 +18,7 @@ use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
 
 pub use remote::RemoteError;
 pub use remote::exception;
-pub use remote::killed_worker;
+pub use remote::{killed_worker, no_valid_worker, no_worker};
 
 /// Maximum number of causes that are read, and of groups within groups.
 const CAUSES: usize = 16;

@@ -1,6 +1,7 @@
 //! Exceptions of peers, read without executing Python.
 
 use core::fmt;
+use core::time::Duration;
 
 use daskwire_pickle::Writer;
 use daskwire_pickle::tree::Tree;
@@ -277,6 +278,44 @@ pub fn killed_worker(
         if let Some(note) = note {
             writer.dict(1).str("__notes__").list(1).str(note);
         }
+    })
+}
+
+/// The exception that Dask raises for a task that no worker was able to run in time, with the workers
+/// and resources that it demands.
+pub fn no_valid_worker(
+    key: &Key,
+    workers: &[String],
+    resources: &[(String, f64)],
+    timeout: Duration,
+) -> Serialized {
+    pickled(|writer| {
+        writer.reduce();
+        writer.global("distributed.scheduler", "NoValidWorkerError");
+        writer.tuple(5);
+        key.pickle(writer);
+        // Names of hosts are among those of the workers.
+        writer.set(0).set(workers.len());
+        for worker in workers {
+            writer.str(worker);
+        }
+        writer.dict(resources.len());
+        for (name, amount) in resources {
+            writer.str(name).f64(*amount);
+        }
+        writer.f64(timeout.as_secs_f64());
+    })
+}
+
+/// The exception that Dask raises for a task for which there was no worker in time.
+pub fn no_worker(key: &Key, timeout: Duration) -> Serialized {
+    pickled(|writer| {
+        writer.reduce();
+        writer
+            .global("distributed.scheduler", "NoWorkerError")
+            .tuple(2);
+        key.pickle(writer);
+        writer.f64(timeout.as_secs_f64());
     })
 }
 

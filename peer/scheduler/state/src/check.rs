@@ -293,6 +293,9 @@ impl State {
         }
         assert!(task_counts.is_empty());
         assert_eq!(no_worker_count, self.no_worker_count);
+        if self.policy.no_worker_timeout.is_some() {
+            assert_eq!(no_worker_count, self.waiting.len());
+        }
         let by_name = self.groups_by_name.values().flatten();
         for id in by_name.chain(&self.without_worker).chain(&self.movable) {
             assert!(self.groups.get(*id).is_some());

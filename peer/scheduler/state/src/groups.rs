@@ -333,6 +333,9 @@ impl State {
             group.no_worker.insert((task.priority, id));
             self.without_worker.insert(run_spec.group);
             self.no_worker_count += 1;
+            if self.policy.no_worker_timeout.is_some() {
+                self.waiting.insert(self.now, id);
+            }
         }
     }
 
@@ -343,6 +346,7 @@ impl State {
             let waiting = &mut self.groups[run_spec.group].no_worker;
             if waiting.remove(&(task.priority, id)) {
                 self.no_worker_count -= 1;
+                self.waiting.remove(id);
                 if waiting.is_empty() {
                     self.without_worker.remove(&run_spec.group);
                 }

@@ -138,6 +138,7 @@ use groups::{Group, GroupId, GroupKey};
 use members::Members;
 use metadata::Metadata;
 use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
+use no_worker::Waiting;
 use pool::Pool;
 use replicas::Replicas;
 use returned::Returned;
@@ -191,6 +192,7 @@ mod members;
 mod memory;
 mod metadata;
 mod model;
+mod no_worker;
 mod notice;
 mod operations;
 mod pool;
@@ -281,6 +283,13 @@ pub struct Policy {
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
     /// Active Memory Manager; `None` for only on request. Default: 2 seconds.
     pub replica_interval: Option<Duration>,
+    /// What is compared of the memory of workers when superfluous copies are deleted. Default:
+    /// optimistic.
+    pub replica_measure: MemoryMeasure,
+    /// Time for which a task waits while no worker qualifies for it, after which it fails with
+    /// Dask's `NoValidWorkerError`, or `NoWorkerError` if no worker accepts tasks; `None` for
+    /// without a limit. Default: none.
+    pub no_worker_timeout: Option<Duration>,
     /// Maximum number of tasks of which the end is recorded. All records together take at most
     /// 64 MiB. Default: 100,000.
     pub task_stream_length: usize,
@@ -304,6 +313,8 @@ impl Default for Policy {
             topic_length: 1000,
             max_shared_len: 1 << 30,
             replica_interval: Some(replicas::INTERVAL),
+            replica_measure: MemoryMeasure::Optimistic,
+            no_worker_timeout: None,
             task_stream_length: 100_000,
             rebalancing: Rebalancing::default(),
         }
@@ -354,6 +365,7 @@ pub struct State {
     /// The groups with tasks for which no worker qualifies, and the number of these tasks.
     without_worker: BTreeSet<GroupId>,
     no_worker_count: usize,
+    waiting: Waiting,
     /// The groups with tasks in queues that other workers could run.
     movable: BTreeSet<GroupId>,
     /// The workers with a free thread and an empty queue.
@@ -516,6 +528,7 @@ impl State {
             groups_by_name: HashMap::new(),
             without_worker: BTreeSet::new(),
             no_worker_count: 0,
+            waiting: Waiting::default(),
             movable: BTreeSet::new(),
             idle: BTreeSet::new(),
             with_surplus: BTreeSet::new(),
@@ -696,6 +709,7 @@ impl State {
         }
         self.take_samples();
         self.reduce_due_replicas();
+        self.fail_waiting();
         while let Some((since, _)) = self.closing.front()
             && self.now - *since > CLOSING_AGE
         {

@@ -154,6 +154,15 @@ impl Unmanaged {
 }
 
 impl Worker {
+    /// What is measured of the worker's memory, in bytes. The data of a worker that has sent no
+    /// metrics yet counts.
+    pub(super) fn memory(&self, measure: MemoryMeasure) -> u64 {
+        match measure {
+            MemoryMeasure::Optimistic => self.optimistic_memory(),
+            measure => Memory::of(self).measure(measure),
+        }
+    }
+
     /// The bytes of memory that the worker uses for its data, and has used otherwise for 30
     /// seconds. Dask's measure `optimistic`.
     pub(super) fn optimistic_memory(&self) -> u64 {

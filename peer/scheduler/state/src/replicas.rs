@@ -171,7 +171,9 @@ impl State {
         let (kept, mut free): (Vec<WorkerId>, Vec<WorkerId>) =
             holders.partition(|id| busy.contains(id));
         let memory = |id: &WorkerId| {
-            let used = self.workers.get(id).map_or(0, |it| it.optimistic_memory());
+            let worker = self.workers.get(id);
+            let measure = self.policy.replica_measure;
+            let used = worker.map_or(0, |worker| worker.memory(measure));
             used.saturating_sub(freed.get(id).copied().unwrap_or(0))
         };
         free.sort_by_cached_key(|id| Reverse((!is_running(id), memory(id))));

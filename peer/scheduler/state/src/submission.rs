@@ -217,6 +217,15 @@ impl Failure {
             cause,
         })
     }
+
+    /// Creates a failure of a task with an exception of the scheduler.
+    pub(super) fn raised(exception: Serialized, cause: Key) -> Arc<Self> {
+        Arc::new(Self {
+            exception: Value::Serialized(exception),
+            traceback: None,
+            cause: Some(cause),
+        })
+    }
 }
 
 /// The requirements of tasks on their worker.

@@ -8,7 +8,7 @@ use daskwire_comm::tls::certificate_names;
 use daskwire_comm::{Address, Codec, CommOptions, Encryption, Transports};
 #[cfg(target_os = "linux")]
 use daskwire_peer::scheduler::PythonOptions;
-use daskwire_peer::scheduler::{Permissions, Permit, Policy};
+use daskwire_peer::scheduler::{MemoryMeasure, Permissions, Permit, Policy};
 use serde_json::{Value, json};
 
 use super::SchedulerCommand;
@@ -323,6 +323,15 @@ fn policy(config: &Config) -> Result<Policy> {
     if config.bool(&setting("active-memory-manager.start")) == Some(false) {
         policy.replica_interval = None;
     }
+    let measure = |name: &str| {
+        MemoryMeasure::of_name(name).ok_or_else(|| "expected a measure of memory".to_owned())
+    };
+    if let Some(measure) = config.parse(&setting("active-memory-manager.measure"), measure)? {
+        policy.replica_measure = measure;
+    }
+    if let Some(timeout) = config.parse(&setting("no-workers-timeout"), duration)? {
+        policy.no_worker_timeout = Some(timeout);
+    }
     if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
         policy.is_stealing = is_stealing;
     }
@@ -450,14 +459,16 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 11] = [
+const HONOURED: [&str; 13] = [
     "active-memory-manager.interval",
+    "active-memory-manager.measure",
     "active-memory-manager.start",
     "allowed-failures",
     "blocked-handlers",
     "contact-address",
     "idle-timeout",
     "locks.lease-timeout",
+    "no-workers-timeout",
     "work-stealing",
     "work-stealing-interval",
     "worker-saturation",
@@ -517,7 +528,6 @@ const DEFAULTS: &str = r#"{
         "distributed.http.statics"
     ],
     "allowed-imports": ["dask", "distributed"],
-    "active-memory-manager.measure": "optimistic",
     "active-memory-manager.policies": [
         {"class": "distributed.active_memory_manager.ReduceReplicas"}
     ]
@@ -576,12 +586,16 @@ mod tests {
             "work-stealing-interval": "2s",
             "default-task-durations": {"my_load": "2 s", "split-stage": "1ms"},
             "worker-ttl": null,
-            "active-memory-manager": {"interval": "5s"},
+            "active-memory-manager": {"interval": "5s", "measure": "managed"},
+            "no-workers-timeout": "1 minute",
         }));
         let set = set.expect("valid settings");
         assert_eq!(set.stealing_interval, Duration::from_secs(2));
         assert!(set.saturation.is_infinite() && !set.is_stealing && set.worker_ttl.is_none());
         assert_eq!(set.replica_interval, Some(Duration::from_secs(5)));
+        assert_eq!(set.replica_measure, MemoryMeasure::Managed);
+        assert_eq!(set.no_worker_timeout, Some(Duration::from_secs(60)));
+        of(json!({"active-memory-manager": {"measure": "all"}})).expect_err("no measure");
         let stopped = of(json!({"active-memory-manager": {"start": false, "interval": "5s"}}));
         assert_eq!(stopped.expect("valid settings").replica_interval, None);
         let of_prefix = |prefix| {

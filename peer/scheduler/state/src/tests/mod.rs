@@ -17,6 +17,7 @@ mod growth;
 mod hostile;
 mod journey;
 mod loss;
+mod no_worker;
 mod operations;
 mod random;
 mod refusals;
