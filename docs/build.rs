@@ -67,12 +67,13 @@ fn main() {
     fs::write(Path::new(&out).join("programs.rs"), text).expect("a folder to write to");
 }
 
-/// Strings of programs in whose place a test puts addresses of its clusters and
-/// files of its certificates.
-const STAND_INS: [&str; 5] = [
+/// Strings of programs in whose place a test puts addresses of its clusters, files of its
+/// certificates, and its interpreter of Python.
+const STAND_INS: [&str; 6] = [
     "tcp://127.0.0.1:8786",
     "tls://127.0.0.1:8786",
     "ca.pem",
     "client.pem",
     "client-key.pem",
+    "python3",
 ];

@@ -1,7 +1,9 @@
-//! Runs each program in the README and the guide: those with a scheduler on a real
-//! cluster, which takes the place of the one at `tcp://127.0.0.1:8786`.
+//! Runs each program in the README and the guide: those with a scheduler on a real cluster, and on
+//! one of this process, which take the place of the one at `tcp://127.0.0.1:8786`.
 
 use std::cell::RefCell;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +12,11 @@ use std::{env, fs};
 use daskwire_docs::{Block, blocks as blocks_of, documents};
 use daskwire_peer::Client;
 use daskwire_peer::client::SubmitOptions;
+#[cfg(target_os = "linux")]
+use daskwire_peer::{
+    cluster::{ClusterTransport, LocalCluster},
+    scheduler::{Options, PythonOptions},
+};
 use daskwire_testing::Environment;
 
 /// The blocks, as modules. A block with a name that no test runs is dead code.
@@ -52,21 +59,52 @@ fn stand_in(stands_for: &str) -> &'static str {
     if stands_for.ends_with(".pem") {
         return daskwire_testing::TLS_PEM;
     }
+    if stands_for == "python3" {
+        let python = daskwire_testing::python(Environment::Current);
+        return python.into_os_string().into_string().expect("UTF-8").leak();
+    }
     let address = ADDRESS.with_borrow(Clone::clone);
     let address = address.expect("a program runs on the thread of its test");
     address.leak()
 }
 
-#[test]
-fn programs_run_on_a_real_cluster() {
-    let cluster = daskwire_testing::scheduler_with_workers(2);
+/// Runs all programs with the address of a scheduler, and returns those that failed, with their
+/// errors.
+fn failed_programs(address: &str) -> Vec<String> {
     let mut failed = Vec::new();
     for (place, program) in blocks::PROGRAMS {
         eprintln!("{place}");
-        let outcome = with_scheduler(cluster.address(), program);
+        let outcome = with_scheduler(address, program);
         failed.extend(outcome.err().map(|error| format!("{place}: {error}")));
     }
-    assert_eq!(failed, [""; 0]);
+    failed
+}
+
+#[test]
+fn programs_run_on_a_real_cluster() {
+    let cluster = daskwire_testing::scheduler_with_workers(2);
+    assert_eq!(failed_programs(cluster.address()), [""; 0]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn programs_run_on_a_local_cluster() {
+    let python = daskwire_testing::python(Environment::Current);
+    let options = Options {
+        python: Some(PythonOptions::new(&python)),
+        ..Options::default()
+    };
+    let cluster = LocalCluster::builder()
+        .transport(ClusterTransport::Tcp)
+        .configure_workers(move |_, worker| {
+            // One process, as a worker of Dask: a program makes an object that cannot be pickled.
+            worker.python(&python).python_processes(NonZeroUsize::MIN)
+        })
+        .scheduler(options);
+    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    let cluster = runtime.block_on(cluster.start()).expect("it starts");
+    assert_eq!(failed_programs(&cluster.address().to_string()), [""; 0]);
+    runtime.block_on(cluster.close());
 }
 
 #[test]

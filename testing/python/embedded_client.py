@@ -191,6 +191,95 @@ def gives_back(client):
     client.gather(blocked)
 
 
+def interleaves(client):
+    """Messages of one client are handled in their order, and those of others in between."""
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        many = client.map(operator.neg, range(5_000))
+        assert other.submit(operator.add, 1, 1).result(timeout=60) == 2
+        client.cancel(many)
+        last = client.submit(operator.neg, 5_000)
+        assert last.result(timeout=60) == -5_000
+        assert all(future.status == "cancelled" for future in many)
+        again = client.map(operator.neg, range(5_000))
+        assert client.submit(sum, again).result(timeout=60) == -sum(range(5_000))
+
+
+def shares_once(client):
+    """An object that several tasks refer to is a task, and the worker gets it once."""
+    big = numpy.ones(50_000)
+    sums = client.map(lambda number, array: number + array.sum(), range(10), array=big)
+    assert client.gather(sums) == [number + 50_000 for number in range(10)]
+    shared = [key for key in client.has_what() and client.who_has() if "shared-" in str(key)]
+    assert len(shared) == 1, client.who_has()
+    del sums
+    while client.who_has():
+        time.sleep(0.01)
+
+
+def steals(client):
+    """A task that was sent to a busy worker, and waits there, is taken back for an idle one."""
+    here, other = client.ncores()
+    blocked = client.submit(time.sleep, 5, workers=[here], pure=False)
+    short = client.submit(time.sleep, 1, workers=[other], pure=False)
+    while not all(client.processing().values()):
+        time.sleep(0.01)
+    # Each worker is sent one of these in advance.
+    anywhere = dict(workers=[here, other], pure=False)
+    waiting = [client.submit(operator.neg, 1, **anywhere) for _ in range(2)]
+    wait(waiting)
+    assert not blocked.done()
+    assert {client.who_has([future])[future.key] for future in waiting} == {(other,)}
+    confirmed = [event for _, event in client.get_events("stealing") if event[0] == "confirm"]
+    assert confirmed, client.get_events("stealing")
+    client.gather([blocked, short])
+
+
+def converts(client):
+    """Graphs of collections are converted by Python, in the order of the messages."""
+    numbers = dask.bag.from_sequence(range(100), npartitions=4)
+    total = client.compute(numbers.sum())
+    # Handled after the graph, which it depends on.
+    assert client.submit(operator.add, total, 1).result(timeout=120) == 4951
+    bad = numbers.map(Unreadable())
+    error = raises(RuntimeError, client.compute(bad))
+    assert "Error during deserialization of the task graph" in str(error), error
+    assert isinstance(error.__cause__, ZeroDivisionError), error.__cause__
+    assert numbers.count().compute() == 100
+
+
+class Unreadable:
+    """An object whose pickle raises an exception."""
+
+    def __call__(self, number):
+        return number
+
+    def __reduce__(self):
+        return operator.truediv, (1, 0)
+
+
+def exchanges(client):
+    """A P2P shuffle, also while the worker leaves that computes the last part of its input."""
+    import dask.array
+
+    def part(block, block_info=None):
+        if block_info[0]["chunk-location"][1] == 3:
+            Event("begun").set()
+            Event("go").wait()
+        return block
+
+    numbers = numpy.arange(1600.0).reshape(40, 40)
+    array = dask.array.from_array(numbers, chunks=(40, 10))
+    chunks = {"chunks": (10, 40), "method": "p2p"}
+    assert (array.rechunk(**chunks).compute() == numbers).all()
+    waiting = client.compute(array.map_blocks(part, dtype=float).rechunk(**chunks))
+    Event("begun").wait(timeout=60)
+    left = list(client.ncores())[0]
+    client.retire_workers([left], close_workers=True)
+    Event("go").set()
+    assert (waiting.result(timeout=120) == numbers).all()
+    assert left not in client.ncores()
+
+
 def costs_itself(client):
     """A task that cannot be opened on workers fails, and the workers go on."""
 

@@ -4,6 +4,7 @@ use core::fmt;
 use core::pin::pin;
 use core::task::{Context, Waker};
 use core::time::Duration;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use daskwire::compression::Codec;
 use daskwire::frame::ReadHint;
 use daskwire::message::Layout;
 use daskwire_comm::runtime;
-use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
+use daskwire_comm::{Address, Comm, CommError, CommReader, CommWriter, Traffic};
 use daskwire_messages::Value;
 use daskwire_messages::brief::bounded;
 use daskwire_messages::protocol::{Body, Field, Opener, ProtocolError, Source, read_batch};
@@ -26,6 +27,14 @@ use crate::layout::Converter;
 pub trait Observer: Send + Sync {
     /// Called for each message that is sent or has been received.
     fn message(&self, message: &ObservedMessage<'_>);
+
+    /// Whether a message that is about to be sent is lost: the comm breaks in its place, as a lost
+    /// connection does, and [`message`](Self::message) is not called. For tests of faults. Default:
+    /// `false`.
+    fn is_lost(&self, message: &ObservedMessage<'_>) -> bool {
+        let _ = message;
+        false
+    }
 }
 
 /// A message, as observed at one of its ends.
@@ -82,8 +91,8 @@ impl Ends {
         }
     }
 
-    /// Reports a message to `tracing` and to the observer.
-    fn report<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
+    /// Reports a message to `tracing` and to the observer, which may lose a message that leaves.
+    fn report<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) -> Result<(), RequestError> {
         emit(Level::Trace, || MessageEvent {
             peer: &self.peer,
             is_leaving,
@@ -92,14 +101,23 @@ impl Ends {
         });
         if let Some(observer) = &self.observer {
             let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
-            observer.message(&ObservedMessage {
+            let message = ObservedMessage {
                 local: &self.local,
                 peer: &self.peer,
                 is_leaving,
                 frames: &frames,
                 at: Instant::now(),
-            });
+            };
+            if is_leaving && observer.is_lost(&message) {
+                let lost = io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the observer loses a message",
+                );
+                return Err(CommError::Io(lost).into());
+            }
+            observer.message(&message);
         }
+        Ok(())
     }
 }
 
@@ -138,7 +156,7 @@ impl Sender {
             let body = Body(message);
             let error = match self.room.build(&body, slots) {
                 Ok(frames) => {
-                    self.ends.report(true, frames);
+                    self.ends.report(true, frames)?;
                     match &mut self.converter {
                         None => self.writer.write_message(frames).await?,
                         Some(converter) => converter.write(frames, &mut self.writer).await?,
@@ -196,7 +214,7 @@ impl Receiver {
                 &converted
             }
         };
-        self.ends.report(false, frames);
+        self.ends.report(false, frames)?;
         Ok(Some(self.opener.read(frames, read)?))
     }
 }

@@ -43,6 +43,14 @@ pub(crate) fn printed(code: &str) -> BTreeSet<String> {
     printed.lines().map(str::to_owned).collect()
 }
 
+/// The names in the second column of the table below a heading.
+pub(crate) fn rust_names(heading: &str) -> BTreeSet<String> {
+    rows(heading)
+        .into_iter()
+        .flat_map(|(_, names)| names)
+        .collect()
+}
+
 fn named(heading: &str) -> BTreeSet<String> {
     let rows = rows(heading);
     let names: BTreeSet<String> = rows.iter().map(|(name, _)| name.clone()).collect();

@@ -27,6 +27,11 @@ use daskwire_peer::client::{
 };
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::{Client, Key, Value};
+#[cfg(target_os = "linux")]
+use daskwire_peer::{
+    cluster::{ClusterTransport, LocalCluster},
+    scheduler::{Options, PythonOptions},
+};
 use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,7 +60,34 @@ fn scheduler_with(arguments: &[&str]) -> Peer {
 #[tokio::test(flavor = "multi_thread")]
 async fn examples_work_with_a_real_cluster() {
     let cluster = scheduler_with_workers(2);
-    let address = cluster.address();
+    run_examples(cluster.address()).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn examples_work_with_a_local_cluster() {
+    let interpreter = python(Environment::Current);
+    let options = Options {
+        python: Some(PythonOptions::new(&interpreter)),
+        ..Options::default()
+    };
+    let cluster = LocalCluster::builder()
+        .transport(ClusterTransport::Tcp)
+        .configure_workers(move |_, worker| worker.python(&interpreter))
+        .scheduler(options)
+        .start()
+        .await
+        .expect("a cluster");
+    run_examples(&cluster.address().to_string()).await;
+    let client = service::connect(&cluster.address().to_string()).await;
+    let client = client.expect("it connects");
+    let computed = service::compute(&client, 21).await;
+    assert_eq!(computed.expect("a result"), Value::from(42));
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+async fn run_examples(address: &str) {
     let lines = graph::run(address).await.expect("the example works");
     assert_eq!(lines[..3], ["x: 42", "y: 0", "good: 0"]);
     assert!(

@@ -1,14 +1,18 @@
 //! Computations on the embedded cluster.
 
 use core::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use daskwire_comm::CommOptions;
-use daskwire_peer::client::TaskError;
-use daskwire_peer::client::{Route, Status, SubmitOptions, TaskFuture};
-use daskwire_peer::cluster::{LocalCluster, StartError};
+use daskwire_peer::client::{
+    ClientOptions, Connection, Reconnect, Route, Status, SubmitOptions, TaskError, TaskFuture,
+};
+use daskwire_peer::cluster::{Builder, ClusterTransport, Link, LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
-use daskwire_peer::scheduler::{Options, Scheduler};
-use daskwire_peer::worker::{Functions, Worker};
+use daskwire_peer::scheduler::{Options, Policy, Scheduler};
+use daskwire_peer::worker::{Ended, Functions, Worker};
 use daskwire_peer::{Array, Client, Key, RemoteError, Value};
 
 // Ten thousand tasks, one after the other, on a machine that is busy with other tests.
@@ -252,4 +256,319 @@ async fn functions_that_only_some_workers_have_run_there() {
     client.close().await.expect("closed");
     drop(workers);
     scheduler.close().await;
+}
+
+/// Adds functions to the workers of a cluster: `native:name` returns the name of the worker, and so
+/// does `native:wait`, which first sends the name to the receiver, and then takes a time that is
+/// longer than a test on `worker-0`.
+fn with_names(builder: Builder) -> (Builder, Receiver<String>) {
+    let (started, starts) = channel();
+    let started = Mutex::new(started);
+    let started = Arc::new(move |name: &str| {
+        // The test may not wait for it.
+        let _ = started.lock().expect("no panic").send(name.to_owned());
+    });
+    let builder = builder.configure_workers(move |number, worker| {
+        let (name, started) = (format!("worker-{number}"), Arc::clone(&started));
+        let own = name.clone();
+        let functions = Functions::builtins()
+            .function("name", move || own.clone())
+            .function("wait", move || {
+                started(&name);
+                if name == "worker-0" {
+                    std::thread::sleep(TIMEOUT);
+                }
+                name.clone()
+            });
+        worker.functions(functions)
+    });
+    (builder, starts)
+}
+
+/// Waits for the start of a task on a worker.
+fn started_on(starts: &Receiver<String>, worker: &str) {
+    let started = tokio::task::block_in_place(|| starts.recv_timeout(TIMEOUT));
+    assert_eq!(started.as_deref(), Ok(worker));
+}
+
+async fn names(client: &Client) -> Vec<(String, u64, u64)> {
+    let workers = client.workers().await.expect("an answer").into_iter();
+    let mut names: Vec<_> = workers
+        .map(|worker| (worker.name, worker.thread_count, worker.memory_limit))
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_has_settings_of_its_own() {
+    let mut cluster = LocalCluster::builder()
+        .threads(3)
+        .configure_workers(|number, worker| match number {
+            0 => worker.name("gpu").resource("GPU", 2.0).nthreads(1),
+            1 => worker.memory_limit(1 << 30),
+            _ => worker,
+        })
+        .start()
+        .await
+        .expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let worker = |name: &str, nthreads, limit| (name.to_owned(), nthreads, limit);
+    let first = [worker("gpu", 1, 0), worker("worker-1", 3, 1 << 30)];
+    assert_eq!(names(&client).await, first);
+
+    let on_gpu = SubmitOptions::default().resource("GPU", 1.0);
+    let calls = client.calls("operator.neg").over(0..10).with(on_gpu);
+    let futures = calls.submit().expect("submitted");
+    client.gather(&futures).await.expect("results");
+    assert_eq!(cluster.workers()[0].keys().len(), 10);
+
+    // Workers that are added later.
+    let third = cluster.add_worker().await.expect("a worker");
+    assert_eq!((third.name(), third.nthreads()), ("worker-2", 3));
+    let fourth = cluster
+        .add_worker_with(|worker| worker.name("big").resource("MEMORY", 8.0))
+        .await
+        .expect("a worker");
+    assert_eq!(fourth.name(), "big");
+    let in_memory = SubmitOptions::default().resource("MEMORY", 8.0);
+    let call = client.call("operator.neg").argument(100).with(in_memory);
+    let future = call.submit().expect("submitted");
+    assert_eq!(result(&future).await, Value::from(-100));
+    assert_eq!(fourth.keys().len(), 1);
+    let error = cluster
+        .add_worker_with(|worker| worker.name("big"))
+        .await
+        .expect_err("the name is taken");
+    assert!(error.to_string().contains("big"), "{error}");
+    assert_eq!(names(&client).await.len(), 4);
+    assert_eq!(cluster.workers().len(), 4);
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_result_of_a_task_arrives_although_its_worker_dies() {
+    for transport in [ClusterTransport::Memory, ClusterTransport::Tcp] {
+        let (builder, starts) = with_names(LocalCluster::builder().transport(transport));
+        let mut cluster = builder.workers(1).start().await.expect("a cluster");
+        let client = cluster.client().await.expect("a client");
+        let before = client.submit("operator.add", [1, 2]).expect("submitted");
+        assert_eq!(result(&before).await, Value::from(3));
+        let future = client.submit("native:wait", ()).expect("submitted");
+        started_on(&starts, "worker-0");
+        let first = Arc::clone(&cluster.workers()[0]);
+        cluster.add_worker().await.expect("a worker");
+        let link = cluster.link(0).expect("a worker");
+        assert!(link.comm_count() > 0, "{link:?}");
+        assert!(cluster.kill_worker(0));
+        assert_eq!(result(&future).await, Value::from("worker-1"));
+        started_on(&starts, "worker-1");
+        // What it had is computed again.
+        let after = client.submit("operator.neg", [&before]).expect("submitted");
+        assert_eq!(result(&after).await, Value::from(-3));
+        assert!(matches!(
+            first.ended().await,
+            Ended::Lost(_) | Ended::Closed
+        ));
+        assert_eq!(cluster.workers().len(), 1);
+        assert!(!cluster.kill_worker(1));
+        assert!(cluster.link(1).is_none());
+        client.close().await.expect("closed");
+        cluster.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scheduler_has_options() {
+    let options = Options {
+        policy: Policy {
+            allowed_failures: 0,
+            ..Policy::default()
+        },
+        blocked_ops: vec!["benchmark_hardware".to_owned()],
+        ..Options::default()
+    };
+    let (builder, starts) = with_names(LocalCluster::builder().scheduler(options));
+    let mut cluster = builder.workers(1).start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let request = daskwire_messages::protocol::Unknown::new("benchmark_hardware");
+    let refused = client.request::<Value>(request).await;
+    let refused = refused.expect_err("it is blocked");
+    assert!(
+        refused.to_string().contains("benchmark_hardware"),
+        "{refused}"
+    );
+    let future = client.submit("native:wait", ()).expect("submitted");
+    started_on(&starts, "worker-0");
+    assert!(cluster.kill_worker(0));
+    let error = future.result_within(TIMEOUT).await.expect_err("it died");
+    let class = error.remote().map(|error| error.class.clone());
+    assert_eq!(class.as_deref(), Some("KilledWorker"), "{error}");
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_workers_and_slow_links_delay_results_only() {
+    const DELAY: Duration = Duration::from_millis(100);
+    let (builder, _) = with_names(LocalCluster::builder());
+    let cluster = builder.start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let on = |worker: &str| SubmitOptions::default().workers([worker]);
+    let timed = async |worker: &str| {
+        let call = client.call("native:name").impure().with(on(worker));
+        let started = Instant::now();
+        let future = call.submit().expect("submitted");
+        assert_eq!(result(&future).await, Value::from(worker));
+        started.elapsed()
+    };
+    let link = cluster.link(0).expect("a worker");
+    link.delay(DELAY);
+    assert!(timed("worker-0").await >= DELAY);
+    timed("worker-1").await;
+    link.delay(Duration::ZERO);
+    timed("worker-0").await;
+    cluster.close().await;
+
+    // Of tasks that may run anywhere, a worker with slow functions gets fewer.
+    let cluster = LocalCluster::builder()
+        .configure_workers(|number, worker| match number {
+            0 => worker.functions(Functions::builtins().delayed(DELAY)),
+            _ => worker,
+        })
+        .start()
+        .await
+        .expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let futures = client.map("operator.neg", 0..50).expect("submitted");
+    let values = client.gather(&futures).await.expect("results");
+    assert!(values.into_iter().eq((0..50).map(|n| Value::from(-n))));
+    let counts = cluster.workers();
+    let counts = counts
+        .iter()
+        .map(|worker| worker.total_task_counters().count);
+    let counts: Vec<u64> = counts.collect();
+    assert!(counts[0] < counts[1], "{counts:?}");
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_reconnects_after_its_link_was_cut() {
+    let cluster = LocalCluster::start().await.expect("a cluster");
+    let link = Link::new();
+    let options = ClientOptions {
+        reconnect: Reconnect::Within(TIMEOUT),
+        ..link.client_options(cluster.client_options())
+    };
+    let address = cluster.address().to_string();
+    let client = Client::connect_with(&address, options).await;
+    let client = client.expect("a client");
+    let mut connection = client.watch_connection();
+    for round in 0..3 {
+        let waiting = client.submit("time.sleep", [60 + round]);
+        let waiting = waiting.expect("submitted");
+        link.cut();
+        assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
+        assert_eq!(waiting.done().await.name(), "lost");
+        assert_eq!(connection.changed().await, Some(Connection::Connected));
+    }
+    // While it is down, no attempt succeeds.
+    link.disconnect();
+    assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
+    let other = cluster.client().await.expect("another client");
+    other.close().await.expect("closed");
+    assert_eq!(link.comm_count(), 0);
+    assert_eq!(client.connection(), Connection::Reconnecting);
+    link.reconnect();
+    assert_eq!(connection.changed().await, Some(Connection::Connected));
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_breaks_its_comm() {
+    // The result does not arrive, and the worker is lost with its stream.
+    let (builder, _) = with_names(LocalCluster::builder());
+    let cluster = builder.start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let first = Arc::clone(&cluster.workers()[0]);
+    cluster.link(0).expect("a worker").lose("task-finished");
+    let options = SubmitOptions::default()
+        .workers(["worker-0"])
+        .allow_other_workers();
+    let call = client.call("native:name").with(options);
+    let future = call.submit().expect("submitted");
+    assert_eq!(result(&future).await, Value::from("worker-1"));
+    assert!(matches!(first.ended().await, Ended::Lost(_)));
+    client.close().await.expect("closed");
+    cluster.close().await;
+
+    // A request for data is repeated, and the workers stay.
+    let cluster = LocalCluster::start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let on = |worker: &str| SubmitOptions::default().workers([worker]);
+    let data = client.call("operator.add").argument(1).argument(2);
+    let data = data.with(on("worker-1")).submit().expect("submitted");
+    client.wait([&data]).await;
+    cluster.link(0).expect("a worker").lose("get_data");
+    let negated = client.call("operator.neg").argument(&data);
+    let negated = negated.with(on("worker-0")).submit().expect("submitted");
+    assert_eq!(result(&negated).await, Value::from(-3));
+    assert_eq!(names(&client).await.len(), 2);
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_goes_on_later() {
+    let (builder, starts) = with_names(LocalCluster::builder());
+    let cluster = builder.start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let link = cluster.link(1).expect("a worker");
+    link.pause();
+    let on = SubmitOptions::default().workers(["worker-1"]);
+    let call = client.call("native:wait").with(on);
+    let future = call.submit().expect("submitted");
+    let short = Duration::from_millis(200);
+    let late = future.result_within(short).await;
+    assert!(matches!(late, Err(TaskError::Timeout { .. })), "{late:?}");
+    assert!(starts.try_recv().is_err());
+    link.resume();
+    assert_eq!(result(&future).await, Value::from("worker-1"));
+    // A cluster can be closed while a worker hangs.
+    link.pause();
+    client.close().await.expect("closed");
+    cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_restarts_the_cluster() {
+    let mut cluster = LocalCluster::builder()
+        .configure_workers(|number, worker| worker.resource(&format!("R{number}"), 1.0))
+        .start()
+        .await
+        .expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let before = client.submit("operator.add", [1, 2]).expect("submitted");
+    assert_eq!(result(&before).await, Value::from(3));
+    let old = cluster.workers();
+    client.restart(TIMEOUT).await.expect("restarted");
+    for worker in &old {
+        assert!(matches!(worker.ended().await, Ended::Restart { .. }));
+    }
+    assert_eq!(before.done().await.name(), "lost");
+    assert_eq!(names(&client).await.len(), 2);
+    // They have the same settings, and are on the same links.
+    let with_resource = SubmitOptions::default().resource("R1", 1.0);
+    let call = client.call("operator.neg").argument(1).with(with_resource);
+    let future = call.submit().expect("submitted");
+    assert_eq!(result(&future).await, Value::from(-1));
+    assert_eq!(cluster.workers()[1].keys().len(), 1);
+    assert!(cluster.kill_worker(0));
+    while client.workers().await.expect("an answer").len() > 1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client.close().await.expect("closed");
+    cluster.close().await;
 }

@@ -11,6 +11,7 @@ mod compression;
 mod environment;
 mod exceptions;
 mod keys;
+mod local_cluster_api;
 mod numpy_values;
 mod numpy_with_dask;
 mod numpy_with_worker;

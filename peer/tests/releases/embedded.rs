@@ -4,6 +4,8 @@ use std::path::Path;
 
 use daskwire_peer::Release;
 use daskwire_peer::scheduler::FIRST_SERVED;
+#[cfg(target_os = "linux")]
+use daskwire_peer::scheduler::{Options, PythonOptions};
 use daskwire_scheduler::state::State;
 use daskwire_testing::{Peer, worker_until};
 use serde_json::json;
@@ -37,7 +39,13 @@ pub(crate) async fn checks(trial: &mut Trial) {
     trial
         .check(NAMES[0], serves_workers(&python, other.as_deref()))
         .await;
-    trial.check(NAMES[1], serves_client(&python)).await;
+    let client = async {
+        serves_client(&python).await?;
+        #[cfg(target_os = "linux")]
+        serves_collections(&python).await?;
+        Ok(())
+    };
+    trial.check(NAMES[1], client).await;
 }
 
 fn worker(python: &Path, scheduler: &str, name: &str) -> Peer {
@@ -95,10 +103,8 @@ async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failu
 }
 
 // ROLES SCHEDULER-3, SCHEDULER-4, SCHEDULER-5, SCHEDULER-6, SCHEDULER-7, SCHEDULER-8
+// ROLES SCHEDULER-9, SCHEDULER-10, SCHEDULER-11
 async fn serves_client(python: &Path) -> Result<(), Failure> {
-    let embedded = Embedded::start().await;
-    let address = embedded.scheduler.address().to_string();
-    let workers = ["worker-0", "worker-1"].map(|name| worker(python, &address, name));
     let steps = [
         "journey",
         "story",
@@ -109,9 +115,31 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
         "shares",
         "graphs",
         "nests",
+        "interleaves",
+        "shares_once",
+        "steals",
         "options",
     ];
-    let arguments: Vec<&str> = [&*address].into_iter().chain(steps).collect();
+    serves(Embedded::start().await, python, &steps).await
+}
+
+/// Graphs that only Python can convert, and P2P shuffles, with an interpreter of the release.
+// ROLES SCHEDULER-12, SCHEDULER-13, SCHEDULER-14, SCHEDULER-15, SCHEDULER-16
+#[cfg(target_os = "linux")]
+async fn serves_collections(python: &Path) -> Result<(), Failure> {
+    let options = Options {
+        python: Some(PythonOptions::new(python)),
+        ..Options::default()
+    };
+    let embedded = Embedded::start_with(options).await;
+    serves(embedded, python, &["converts", "exchanges"]).await
+}
+
+/// Runs steps of `embedded_client.py` with two workers.
+async fn serves(embedded: Embedded, python: &Path, steps: &[&str]) -> Result<(), Failure> {
+    let address = embedded.scheduler.address().to_string();
+    let workers = ["worker-0", "worker-1"].map(|name| worker(python, &address, name));
+    let arguments: Vec<&str> = [&*address].into_iter().chain(steps.iter().copied()).collect();
     let spawn = || Peer::spawn_with(python, "embedded_client.py", &arguments);
     let client = tokio::task::block_in_place(spawn);
     ensure!(client.address() == "done", "{}", client.address());

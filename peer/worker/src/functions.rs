@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::panic::AssertUnwindSafe;
+use core::time::Duration;
 use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -101,6 +102,33 @@ impl Functions {
     pub fn quick(mut self, name: &str) -> Self {
         if let Some(registered) = self.registered.get_mut(name) {
             registered.is_quick = true;
+        }
+        self
+    }
+
+    /// Adds a pause before each call of all functions, for tests with a slow worker. The pause takes
+    /// the thread of the task.
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use daskwire_peer::{worker::Functions, Value};
+    /// let slow = Functions::builtins().delayed(Duration::from_millis(20));
+    /// let started = std::time::Instant::now();
+    /// let sum = slow.call("operator.neg", [Value::from(1)].into_iter().collect());
+    /// assert_eq!(sum, Some(Ok(Value::from(-1))));
+    /// assert!(started.elapsed() >= Duration::from_millis(20));
+    /// ```
+    #[must_use]
+    pub fn delayed(mut self, delay: Duration) -> Self {
+        for registered in self.registered.values_mut() {
+            let call = Arc::clone(&registered.call);
+            *registered = Registered {
+                call: Arc::new(move |arguments| {
+                    std::thread::sleep(delay);
+                    call(arguments)
+                }),
+                is_quick: false,
+            };
         }
         self
     }

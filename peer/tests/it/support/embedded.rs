@@ -12,6 +12,10 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     pub(crate) async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    pub(crate) async fn start_with(options: Options) -> Self {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&notices);
         let on_notice = Arc::new(move |notice: &Notice| {
@@ -19,7 +23,7 @@ impl Embedded {
         });
         let options = Options {
             on_notice: Some(on_notice),
-            ..Options::default()
+            ..options
         };
         let address = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = daskwire_peer::transports()

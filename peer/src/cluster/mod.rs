@@ -4,21 +4,29 @@
 //! Dask. They exchange the same messages as in a real cluster, over real comms,
 //! by default in memory. For a cluster of several machines, use
 //! the command `daskwire scheduler`, or Dask's scheduler.
+//!
+//! Tests of programs can add a worker, make one die ([`LocalCluster::kill_worker`]), and break,
+//! stop or slow down the connections of a worker or a client ([`Link`]).
+
+mod link;
 
 use core::fmt;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daskwire_comm::runtime::TaskSet;
 #[cfg(feature = "self-signed")]
 use daskwire_comm::tls::{Tls, TlsError, TlsSettings};
-use daskwire_comm::{Address, BoxFuture, CommError, CommOptions, Transports};
+use daskwire_comm::{Address, BoxFuture, CommError, Transports};
 
 use crate::Client;
 use crate::Observer;
 use crate::client::{ClientOptions, ConnectError};
 use crate::scheduler::{self, Scheduler};
-use crate::worker::{self, Functions, Worker};
+use crate::worker::{self, Ended, Functions, Worker};
 use daskwire_rpc::from;
+
+pub use link::Link;
 
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -131,8 +139,13 @@ pub struct Builder {
     transports: Option<Transports>,
     listen: Vec<Address>,
     functions: Functions,
+    configure: Option<Arc<Configure>>,
+    scheduler: scheduler::Options,
     observer: Option<Arc<dyn Observer>>,
 }
+
+/// Callback that sets the options of the worker with this number.
+type Configure = dyn Fn(usize, worker::Builder) -> worker::Builder + Send + Sync;
 
 impl Default for Builder {
     fn default() -> Self {
@@ -143,6 +156,8 @@ impl Default for Builder {
             transports: None,
             listen: Vec::new(),
             functions: Functions::builtins(),
+            configure: None,
+            scheduler: scheduler::Options::default(),
             observer: None,
         }
     }
@@ -197,6 +212,50 @@ impl Builder {
         self
     }
 
+    /// Sets a function that sets options of each worker: a name, threads, resources, a memory
+    /// limit, functions, and all else that [`worker::Builder`] has. It gets the number of the worker,
+    /// from 0 on, and a builder with the settings of this cluster; those that are
+    /// [added](LocalCluster::add_worker) later have the following numbers. Transports and the
+    /// observer remain those of the cluster. Default: all workers are alike.
+    ///
+    /// ```
+    /// use daskwire_peer::cluster::LocalCluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let cluster = LocalCluster::builder()
+    ///     .workers(3)
+    ///     .configure_workers(|number, worker| match number {
+    ///         0 => worker.name("gpu").resource("GPU", 1.0),
+    ///         _ => worker.nthreads(4).memory_limit(1 << 30),
+    ///     })
+    ///     .start()
+    ///     .await?;
+    /// let client = cluster.client().await?;
+    /// let scaled = client.call("operator.mul").argument(2).argument(21);
+    /// let on_gpu = daskwire_peer::client::SubmitOptions::default().resource("GPU", 1.0);
+    /// assert_eq!(scaled.with(on_gpu).submit()?.await?.to_string(), "42");
+    /// assert_eq!(cluster.workers()[0].keys().len(), 1);
+    /// # client.close().await?;
+    /// # cluster.close().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn configure_workers(
+        mut self,
+        configure: impl Fn(usize, worker::Builder) -> worker::Builder + Send + Sync + 'static,
+    ) -> Self {
+        self.configure = Some(Arc::new(configure));
+        self
+    }
+
+    /// Sets the options of the scheduler, such as its policy. Its transports are those of the
+    /// cluster, and so is its observer, unless the options have one.
+    pub fn scheduler(mut self, options: scheduler::Options) -> Self {
+        self.scheduler = options;
+        self
+    }
+
     /// Sets an observer that sees every message of every role.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
@@ -221,43 +280,32 @@ impl Builder {
         Box::pin(self.start_unboxed())
     }
 
-    async fn start_unboxed(self) -> Result<LocalCluster, StartError> {
-        let transports = match self.transports {
+    async fn start_unboxed(mut self) -> Result<LocalCluster, StartError> {
+        let transports = match self.transports.take() {
             Some(transports) => transports,
             None => self.transport.transports()?,
         };
+        let mut options = self.scheduler.clone();
         let mut listeners = Vec::with_capacity(1 + self.listen.len());
         let first = self.transport.address();
         for address in core::iter::once(&first).chain(&self.listen) {
-            let listener = transports.bind(address, CommOptions::default()).await;
+            let listener = transports.bind(address, options.comm.clone()).await;
             listeners.push(listener.map_err(|error| StartError::Listen(Arc::new(error)))?);
         }
-        let settings = scheduler::Options {
-            transports: transports.clone(),
-            observer: self.observer.clone(),
-            ..scheduler::Options::default()
-        };
-        let scheduler = Scheduler::start(listeners, settings)?;
-        let mut workers = Vec::with_capacity(self.worker_count);
-        for index in 0..self.worker_count {
-            let mut worker = Worker::builder(scheduler.address().clone())
-                .listen(self.transport.address())
-                .name(&format!("worker-{index}"))
-                .nthreads(self.nthreads)
-                .functions(self.functions.clone())
-                .transports(transports.clone())
-                .batch_interval(Duration::ZERO);
-            if let Some(observer) = &self.observer {
-                worker = worker.observer(Arc::clone(observer));
-            }
-            workers.push(worker.start().await?);
-        }
-        Ok(LocalCluster {
+        options.transports = transports.clone();
+        options.observer = options.observer.or_else(|| self.observer.clone());
+        let scheduler = Scheduler::start(listeners, options)?;
+        let mut cluster = LocalCluster {
             scheduler,
-            workers,
+            members: Vec::with_capacity(self.worker_count),
+            started_count: 0,
             transports,
-            observer: self.observer,
-        })
+            builder: self,
+        };
+        for _ in 0..cluster.builder.worker_count {
+            cluster.start_worker(None).await?;
+        }
+        Ok(cluster)
     }
 }
 
@@ -294,16 +342,53 @@ pub(crate) fn certificate() -> Result<Tls, StartError> {
 #[must_use = "a cluster ends when this is dropped"]
 pub struct LocalCluster {
     scheduler: Scheduler,
-    workers: Vec<Worker>,
+    members: Vec<Member>,
+    /// The number of workers that were started.
+    started_count: usize,
     transports: Transports,
-    observer: Option<Arc<dyn Observer>>,
+    builder: Builder,
+}
+
+/// A worker of the cluster.
+struct Member {
+    /// The worker that runs, or the last one.
+    worker: Arc<Mutex<Arc<Worker>>>,
+    link: Link,
+    /// Starts the worker again when a client restarts the cluster.
+    _restarting: TaskSet<()>,
+}
+
+impl Member {
+    fn worker(&self) -> Arc<Worker> {
+        Arc::clone(&lock(&self.worker))
+    }
+}
+
+/// Locks a worker of a member, which is valid after a panic: a holder replaces it at once.
+fn lock(worker: &Mutex<Arc<Worker>>) -> MutexGuard<'_, Arc<Worker>> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a worker again whenever it has ended for a restart.
+async fn restart(worker: Arc<Mutex<Arc<Worker>>>, builder: worker::Builder) {
+    loop {
+        let running = Arc::clone(&lock(&worker));
+        let Ended::Restart { .. } = running.ended().await else {
+            return;
+        };
+        // A client that restarts the cluster is told which workers have not come back.
+        let Ok(started) = builder.clone().start().await else {
+            return;
+        };
+        *lock(&worker) = Arc::new(started);
+    }
 }
 
 impl fmt::Debug for LocalCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalCluster")
             .field("scheduler", &self.scheduler)
-            .field("workers", &self.workers)
+            .field("workers", &self.workers())
             .finish_non_exhaustive()
     }
 }
@@ -333,16 +418,23 @@ impl LocalCluster {
         &self.scheduler
     }
 
-    /// The workers.
-    pub fn workers(&self) -> &[Worker] {
-        &self.workers
+    /// The workers, in the order in which they were started. A restart of the cluster by a client
+    /// replaces each of them.
+    pub fn workers(&self) -> Vec<Arc<Worker>> {
+        self.members.iter().map(Member::worker).collect()
+    }
+
+    /// The connections of the worker at an index of [`workers`](Self::workers), to break, stop or
+    /// slow them down. `None` if there is no such worker.
+    pub fn link(&self, index: usize) -> Option<Link> {
+        Some(self.members.get(index)?.link.clone())
     }
 
     /// Options for clients of the cluster, with its transports and observer.
     pub fn client_options(&self) -> ClientOptions {
         ClientOptions {
             transports: self.transports.clone(),
-            observer: self.observer.clone(),
+            observer: self.builder.observer.clone(),
             interval: Duration::ZERO,
             ..ClientOptions::default()
         }
@@ -357,20 +449,98 @@ impl LocalCluster {
         Client::connect_with(&self.address().to_string(), self.client_options()).await
     }
 
-    /// Closes a worker. Its data is lost, and recomputed if needed. Returns
-    /// `false` if there is no such worker.
+    /// Starts another worker, with the settings of the builder, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Worker`] if it cannot start.
+    pub async fn add_worker(&mut self) -> Result<Arc<Worker>, StartError> {
+        self.start_worker(None).await
+    }
+
+    /// Starts another worker, after `configure` has changed the settings of the builder, and
+    /// returns it.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Worker`] if it cannot start, for example because its name is taken.
+    pub async fn add_worker_with(
+        &mut self,
+        configure: impl FnOnce(worker::Builder) -> worker::Builder + Send + 'static,
+    ) -> Result<Arc<Worker>, StartError> {
+        self.start_worker(Some(Box::new(configure))).await
+    }
+
+    fn start_worker(
+        &mut self,
+        configure: Option<Box<dyn FnOnce(worker::Builder) -> worker::Builder + Send>>,
+    ) -> BoxFuture<'_, Result<Arc<Worker>, StartError>> {
+        let number = self.started_count;
+        let settings = &self.builder;
+        let mut worker = Worker::builder(self.address().clone())
+            .listen(settings.transport.address())
+            .name(&format!("worker-{number}"))
+            .nthreads(settings.nthreads)
+            .functions(settings.functions.clone())
+            .restartable()
+            .batch_interval(Duration::ZERO);
+        if let Some(configure) = &settings.configure {
+            worker = configure(number, worker);
+        }
+        if let Some(configure) = configure {
+            worker = configure(worker);
+        }
+        let link = Link::new();
+        let worker = worker
+            .transports(link.transports(&self.transports))
+            .observer(link.observer(settings.observer.clone()));
+        Box::pin(async move {
+            let started = Arc::new(worker.clone().start().await?);
+            let running = Arc::new(Mutex::new(Arc::clone(&started)));
+            let mut restarting = TaskSet::new();
+            restarting.spawn(restart(Arc::clone(&running), worker));
+            self.members.push(Member {
+                worker: running,
+                link,
+                _restarting: restarting,
+            });
+            self.started_count = number + 1;
+            Ok(started)
+        })
+    }
+
+    /// Closes the worker at an index of [`workers`](Self::workers); those after it move up. Its data
+    /// is lost, and recomputed if needed. Returns `false` if there is no such worker.
     pub async fn close_worker(&mut self, index: usize) -> bool {
-        if index >= self.workers.len() {
+        if index >= self.members.len() {
             return false;
         }
-        self.workers.remove(index).close().await;
+        self.members.remove(index).worker().close().await;
+        true
+    }
+
+    /// Makes the worker at an index of [`workers`](Self::workers) die, as if its process had been
+    /// killed; those after it move up. Its comms break, and it sends no message about that: results
+    /// of its tasks, also of those that run, do not arrive, and its data is lost. Returns `false` if
+    /// there is no such worker.
+    ///
+    /// The scheduler learns it from the broken comm, soon after this returns. It runs the tasks
+    /// elsewhere, each unless as many workers have died with it as the policy of the scheduler
+    /// allows. A function that runs is not interrupted, because threads cannot be; what it does to
+    /// files and memory of this process goes on.
+    pub fn kill_worker(&mut self, index: usize) -> bool {
+        if index >= self.members.len() {
+            return false;
+        }
+        self.members.remove(index).link.disconnect();
         true
     }
 
     /// Closes the workers, then the scheduler.
     pub async fn close(self) {
-        for worker in &self.workers {
-            worker.close().await;
+        for member in &self.members {
+            member.link.resume();
+            member.worker().close().await;
         }
         self.scheduler.close().await;
     }
