@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Tests that both ends of a comm detect that the link between them is silent, after about
-# 30 seconds: over TCP by settings of the system (TCP_USER_TIMEOUT, keep-alive), over QUIC by
-# its idle timeout.
+# Tests that both ends of a comm detect that the link between them is silent: over TCP after
+# about 30 seconds by settings of the system (TCP_USER_TIMEOUT, keep-alive), over QUIC after
+# about 10 by its idle timeout.
+#
+# Then the same for the members of a cluster: a scheduler at one end, which has to remove a
+# worker at the other end, and the worker, which has to end. The scheduler is `daskwire
+# scheduler`, and with PYTHON, an interpreter with distributed, `dask scheduler` as well.
 #
 # Two network namespaces are connected by a pair of virtual interfaces. Once messages are
 # exchanged, nftables drops everything. Needs root and Linux. Installs the Debian package
-# nftables if it is missing.
+# nftables if it is missing. FOLDER has the programs if they are not to be built, for example
+# target/debug.
 #
-# Usage: peer/tests/partition.sh
+# Usage: peer/tests/partition.sh [PYTHON [FOLDER]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+python=${1:-} folder=${2:-}
 near=daskwire-near far=daskwire-far
 
 fail() {
@@ -28,12 +34,8 @@ clean() {
     ip netns del $near 2>/dev/null || true
     ip netns del $far 2>/dev/null || true
 }
-trap clean EXIT
-cargo build --quiet --profile dist -p daskwire-peer --example ordered
-ordered=${CARGO_TARGET_DIR:-target}/dist/examples/ordered
-pem=comm/tests/tls/self-signed.pem
-said=$(mktemp)
-for scheme in tcp quic; do
+# Connects two new namespaces.
+connect() {
     clean
     ip netns add $near
     ip netns add $far
@@ -42,6 +44,26 @@ for scheme in tcp quic; do
     ip -n $far addr add 10.99.0.2/24 dev dwfar
     ip -n $near link set dwnear up
     ip -n $far link set dwfar up
+}
+
+silence() {
+    ip netns exec $far nft -f - <<<'table inet silence {
+        chain incoming { type filter hook input priority 0; policy drop; }
+        chain outgoing { type filter hook output priority 0; policy drop; }
+    }'
+}
+
+trap clean EXIT
+if [[ -z $folder ]]; then
+    cargo build --quiet --profile dist -p daskwire-peer --example ordered
+    cargo build --quiet --profile dist -p daskwire-cli
+    folder=${CARGO_TARGET_DIR:-target}/dist
+fi
+ordered=$folder/examples/ordered daskwire=$folder/daskwire
+pem=comm/tests/tls/self-signed.pem
+said=$(mktemp)
+for scheme in tcp quic; do
+    connect
     ip netns exec $far "$ordered" receive $scheme://10.99.0.2:9000 $pem >"$said" 2>&1 &
     receiving=$!
     sleep 1
@@ -49,10 +71,7 @@ for scheme in tcp quic; do
     sending=$!
     sleep 2
     kill -0 $sending 2>/dev/null || { cat "$said" >&2; fail "$scheme: nothing flows"; }
-    ip netns exec $far nft -f - <<<'table inet silence {
-        chain incoming { type filter hook input priority 0; policy drop; }
-        chain outgoing { type filter hook output priority 0; policy drop; }
-    }'
+    silence
     since=$SECONDS
     for process in $sending $receiving; do
         while kill -0 $process 2>/dev/null; do
@@ -66,4 +85,42 @@ for scheme in tcp quic; do
     echo "$scheme://: both ends have noticed after $((SECONDS - since)) s:"
     grep -o 'ordered: .*' "$said" | sed 's/^/    /'
 done
-rm -f "$said"
+
+# Waits for a line in a file, and fails after some seconds.
+await() {
+    local file=$1 line=$2 limit=$3 what=$4
+    until grep -q "$line" "$file"; do
+        ((SECONDS - since < limit)) || { cat "$file" >&2; fail "$what"; }
+        sleep 0.2
+    done
+}
+
+of_worker=$(mktemp)
+for kind in daskwire ${python:+dask}; do
+    connect
+    case $kind in
+    daskwire) command=("$daskwire" scheduler) joined='(near) joined' left='(near) left' ;;
+    dask)
+        command=("$python" -m distributed.cli.dask_scheduler --no-dashboard)
+        joined='Register worker' left='Remove worker'
+        ;;
+    esac
+    ip netns exec $far "${command[@]}" --host 10.99.0.2 --port 8786 >"$said" 2>&1 &
+    scheduler=$!
+    ip netns exec $near "$daskwire" worker tcp://10.99.0.2:8786 --name near >"$of_worker" 2>&1 &
+    worker=$!
+    since=$SECONDS
+    await "$said" "$joined" 60 "$kind: the worker has not joined"
+    # Some heartbeats
+    sleep 2
+    silence
+    since=$SECONDS
+    await "$said" "$left" 45 "$kind: the scheduler has not removed the worker within 45 s"
+    echo "$kind scheduler: has removed the worker after $((SECONDS - since)) s"
+    await "$of_worker" 'connection to the scheduler was lost' 45 \
+        "$kind: the worker has not noticed within 45 s"
+    echo "$kind scheduler: the worker has noticed after at most $((SECONDS - since)) s"
+    kill $scheduler $worker 2>/dev/null || true
+    wait $scheduler $worker 2>/dev/null || true
+done
+rm -f "$said" "$of_worker"

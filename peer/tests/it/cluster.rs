@@ -404,7 +404,10 @@ async fn the_scheduler_has_options() {
     assert!(cluster.kill_worker(0));
     let error = future.result_within(TIMEOUT).await.expect_err("it died");
     let class = error.remote().map(|error| error.class.clone());
-    assert_eq!(class.as_deref(), Some("KilledWorker"), "{error}");
+    assert!(
+        class.is_some_and(|class| class.ends_with("KilledWorker")),
+        "{error}"
+    );
     client.close().await.expect("closed");
     cluster.close().await;
 }
@@ -465,15 +468,14 @@ async fn a_client_reconnects_after_its_link_was_cut() {
     let address = cluster.address().to_string();
     let client = Client::connect_with(&address, options).await;
     let client = client.expect("a client");
-    let mut connection = client.watch_connection();
     for round in 0..3 {
         let waiting = client.submit("time.sleep", [60 + round]);
         let waiting = waiting.expect("submitted");
         link.cut();
-        assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
         assert_eq!(waiting.done().await.name(), "lost");
-        assert_eq!(connection.changed().await, Some(Connection::Connected));
+        client.connected().await.expect("it reconnects");
     }
+    let mut connection = client.watch_connection();
     // While it is down, no attempt succeeds.
     link.disconnect();
     assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
@@ -557,7 +559,7 @@ async fn a_client_restarts_the_cluster() {
     for worker in &old {
         assert!(matches!(worker.ended().await, Ended::Restart { .. }));
     }
-    assert_eq!(before.done().await.name(), "lost");
+    assert_eq!(before.done().await.name(), "cancelled");
     assert_eq!(names(&client).await.len(), 2);
     // They have the same settings, and are on the same links.
     let with_resource = SubmitOptions::default().resource("R1", 1.0);

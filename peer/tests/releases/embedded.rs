@@ -139,7 +139,10 @@ async fn serves_collections(python: &Path) -> Result<(), Failure> {
 async fn serves(embedded: Embedded, python: &Path, steps: &[&str]) -> Result<(), Failure> {
     let address = embedded.scheduler.address().to_string();
     let workers = ["worker-0", "worker-1"].map(|name| worker(python, &address, name));
-    let arguments: Vec<&str> = [&*address].into_iter().chain(steps.iter().copied()).collect();
+    let arguments: Vec<&str> = [&*address]
+        .into_iter()
+        .chain(steps.iter().copied())
+        .collect();
     let spawn = || Peer::spawn_with(python, "embedded_client.py", &arguments);
     let client = tokio::task::block_in_place(spawn);
     ensure!(client.address() == "done", "{}", client.address());

@@ -154,6 +154,7 @@ fn cull(tasks: &mut Tasks<'_, '_>, wanted: &[Key]) {
 type Shared = HashMap<usize, (Key, Serialized)>;
 
 /// Finds the large objects that several tasks refer to.
+// ROLES SCHEDULER-9
 fn share<'t, 'p>(
     tasks: &mut Tasks<'t, 'p>,
     copier: &mut Copier,

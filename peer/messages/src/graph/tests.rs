@@ -332,7 +332,7 @@ fn bounds_the_data_shared_by_tasks() {
         let pickle = pickle.expect("writable pickle");
         Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()), None)
     };
-    // The tasks, and the data that they share.
+    // ROLES SCHEDULER-9: the tasks, and the data that they share.
     assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 51);
     let shared = outline(1000, 1 << 20, 10).expect("a graph");
     let (last, tasks) = shared.split_last().expect("tasks");

@@ -99,6 +99,7 @@ impl Conversion {
     /// # Errors
     ///
     /// [`Refusal`] if an annotation is invalid.
+    // ROLES SCHEDULER-12
     pub fn finish(self, message: UpdateGraph) -> Result<Submission, Refusal> {
         match self.invalid {
             None => Ok(Submission::of_tasks(self.tasks, message)),

@@ -195,6 +195,7 @@ impl State {
     }
 
     /// Returns the current run of a shuffle, or `None` if the reply is sent once one is created.
+    // ROLES SCHEDULER-13
     fn run_or_new(
         &mut self,
         id: RequestId,
@@ -438,6 +439,7 @@ impl State {
     }
 
     /// Restricts an output task to the worker that has the output.
+    // ROLES SCHEDULER-16
     fn restrict_output(&mut self, request: ShuffleRestrictTask) -> Result<Value, RunError> {
         let ShuffleRestrictTask {
             id: shuffle,
@@ -478,6 +480,7 @@ impl State {
     /// # Errors
     ///
     /// If the shuffle has no current run, or another one: the class and message of Dask's error.
+    // ROLES SCHEDULER-14
     pub fn shuffle_workers(
         &self,
         shuffle: &str,
@@ -497,6 +500,7 @@ impl State {
     }
 
     /// Starts a shuffle again, since data was passed to different runs of it.
+    // ROLES SCHEDULER-14
     pub(super) fn restart_inconsistent(&mut self, shuffle: &str, run_id: u64) {
         self.set_stimulus("p2p-barrier-inconsistent");
         let run = self.shuffles.runs.get(shuffle);
@@ -508,6 +512,7 @@ impl State {
     }
 
     /// Starts the shuffles again that a worker took part in, which has left.
+    // ROLES SCHEDULER-15
     pub(super) fn restart_shuffles(&mut self, left: &mut LeftWorker) {
         let shuffles = self.shuffles.by_worker.get(&left.id).cloned();
         for shuffle in shuffles.unwrap_or_default() {
@@ -582,6 +587,7 @@ impl State {
 
     /// Ends the run of a shuffle, if any: the workers forget it, and its output tasks may run
     /// anywhere.
+    // ROLES SCHEDULER-13, SCHEDULER-16
     fn end_run(&mut self, shuffle: &str, left: Option<&str>) {
         let Some((shuffle, run)) = self.shuffles.remove_run(shuffle) else {
             return;

@@ -85,6 +85,7 @@ impl State {
     /// Continues the work that [`handle`](Self::handle) has left, with a bounded number of steps,
     /// and returns the actions that follow from it. Repeat it while work
     /// [is pending](Self::is_pending).
+    // ROLES SCHEDULER-10
     pub fn proceed(&mut self, now: Duration) -> Vec<Action> {
         self.now = self.now.max(now);
         // Consequences of earlier slices first, so that they do not pile up.

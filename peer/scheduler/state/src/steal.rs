@@ -22,6 +22,7 @@ impl State {
     /// those with more tasks than threads while others are idle. A worker's average run time is
     /// not used: its current tasks may take much longer, and others wait for them. Each task is
     /// asked for once.
+    // ROLES SCHEDULER-11
     pub(super) fn request_steals(&mut self) {
         let random = next_random(&mut self.random);
         let idle = self.idle.iter().take(MAX_TRIED);
@@ -104,6 +105,7 @@ impl State {
     }
 
     /// Handles the answer of a worker, which has forgotten the task if it had not started it.
+    // ROLES SCHEDULER-11
     pub(super) fn steal_response(&mut self, worker: WorkerId, message: &StealResponse) {
         let state = message.state.0.as_deref();
         let Some(id) = self.by_key.get(&message.key).copied() else {

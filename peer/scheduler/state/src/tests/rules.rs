@@ -516,6 +516,7 @@ impl Cluster {
     }
 }
 
+// ROLES SCHEDULER-11
 #[test]
 fn tasks_that_a_paused_worker_has_not_started_run_elsewhere() {
     let mut cluster = Cluster::new();

@@ -158,6 +158,7 @@ fn other_requests_are_refused() {
 }
 
 /// What an event touches may be handled in slices, between which other events come.
+// ROLES SCHEDULER-10
 #[test]
 fn a_future_is_handed_over_while_work_of_others_is_left() {
     let mut cluster = Cluster::new();

@@ -113,6 +113,7 @@ impl Shuffling {
     }
 }
 
+// ROLES SCHEDULER-13
 #[test]
 fn workers_that_ask_at_once_get_the_same_run() {
     let mut shuffling = Shuffling::new();
@@ -143,6 +144,7 @@ fn workers_that_ask_at_once_get_the_same_run() {
     assert_eq!(shuffling.reply(unaware).expect("a reply").0, "error");
 }
 
+// ROLES SCHEDULER-13
 #[test]
 fn a_run_is_created_for_a_task_that_runs() {
     let mut shuffling = Shuffling::new();
@@ -182,6 +184,7 @@ fn a_failure_of_python_reaches_all_that_ask() {
     assert_eq!(shuffling.cluster.new_runs.len(), 1);
 }
 
+// ROLES SCHEDULER-16
 #[test]
 fn outputs_move_to_their_workers_until_the_run_ends() {
     let mut shuffling = Shuffling::new();
@@ -229,6 +232,7 @@ fn outputs_move_to_their_workers_until_the_run_ends() {
     shuffling.cluster.assert_empty();
 }
 
+// ROLES SCHEDULER-15
 #[test]
 fn a_shuffle_starts_again_without_a_worker_that_has_left() {
     let mut shuffling = Shuffling::new();
@@ -301,6 +305,7 @@ fn a_transfer_that_kills_its_workers_fails() {
     assert_eq!(events.len(), 0, "the run has ended before");
 }
 
+// ROLES SCHEDULER-14
 #[test]
 fn a_shuffle_with_different_runs_starts_again() {
     let mut shuffling = Shuffling::new();

@@ -200,6 +200,7 @@ fn the_number_of_subscriptions_of_a_client_is_limited() {
     assert_eq!(sent(&mut cluster, client), expected);
 }
 
+// ROLES SCHEDULER-11
 #[test]
 fn the_scheduler_publishes_which_tasks_it_takes_back() {
     let mut cluster = Cluster::new();
