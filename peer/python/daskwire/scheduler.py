@@ -23,7 +23,6 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 import cloudpickle
 
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Task, TaskRef
-from dask.order import order
 from dask.utils import apply
 
 from distributed.core import error_message
@@ -46,8 +45,8 @@ LARGE = 32 << 10
 # Types of objects that are never large.
 SMALL = {type(None), bool, int, float, complex, slice, type, range, BuiltinFunctionType}
 
-# What a task calls, as in `Calls` of the scheduler.
-NATIVE, PYTHON = 1, 2
+# What a task calls, as in `Calls` of the scheduler, and that it is a value.
+NATIVE, PYTHON, VALUE = 1, 2, 4
 
 DESERIALIZATION = textwrap.dedent("""\
     Error during deserialization of the task graph. This frequently
@@ -67,12 +66,6 @@ def cull(dsk, keys):
             needed[key] = task = dsk[key]
             left.extend(task.dependencies)
     return needed
-
-
-def sort(dsk):
-    """Returns the keys of a graph, each after those that it depends on, and Dask's order."""
-    places = order(dsk)
-    return sorted(dsk, key=places.__getitem__), places
 
 
 def is_importable(value):
@@ -255,7 +248,9 @@ def plain(value):
 
 def calls(task):
     """Returns what a task calls."""
-    if isinstance(task, (Alias, DataNode)):
+    if isinstance(task, DataNode):
+        return VALUE
+    if isinstance(task, Alias):
         return 0
     function = getattr(task, "func", None)
     if isinstance(function, methodcaller):
@@ -266,7 +261,10 @@ def calls(task):
 
 
 def convert_graph(message):
-    """Converts the expression of an `update-graph` message to tasks, as Dask's scheduler does."""
+    """Converts the expression of an `update-graph` message to tasks, as Dask's scheduler does.
+
+    The scheduler sorts them.
+    """
     try:
         expression = message["expr_ser"].load()
     except Exception as error:
@@ -282,18 +280,15 @@ def convert_graph(message):
         dsk = cull(dsk, message["keys"])
     del expression
     annotations = Annotations(by_name, of_all)
-    keys, places = sort(dsk)
-    given = message["internal_priority"]
-    if given:
-        places = given
     shared, tasks = find_shared(dsk)
     batch = Batch()
-    for place, (key, run_spec) in enumerate(tasks.items()):
-        batch.add(key, run_spec, [], [], place - len(tasks), annotations.of_shared(), 0)
+    for key, run_spec in tasks.items():
+        batch.add(key, run_spec, [], [], annotations.of_shared(), VALUE)
+    keys = list(dsk)
     index = {key: place for place, key in enumerate([*tasks, *keys])}
     del tasks
     pickles = {}
-    for place, key in enumerate(keys):
+    for key in keys:
         task = dsk.pop(key)
         if shared:
             task = refer(task, shared)
@@ -304,13 +299,11 @@ def convert_graph(message):
                 outside.append(dependency)
             elif dependency != key:
                 inside.append(number)
-        order_of_task = places.get(key, place)
         batch.add(
             key,
             dump(task, pickles),
             inside,
             outside,
-            order_of_task,
             annotations.of_task(key),
             calls(task),
         )
@@ -329,7 +322,6 @@ class Batch:
         "run_specs",
         "dependencies",
         "outside",
-        "orders",
         "annotated",
         "calls",
     )

@@ -91,8 +91,6 @@ maps! {
         keys: Keys = "keys",
         /// The annotations of all tasks, as the client sent them.
         annotations: Nullable<Value> = "annotations",
-        /// The order of the tasks, if the client determines it.
-        internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
     }
 
     /// Requests a helper to create a run of a P2P shuffle. The answer is a [`ShuffleRun`] and the end
@@ -275,8 +273,8 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
-    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`]. Each task comes after
-    /// those that it depends on. The lists have an item for each task.
+    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. The lists have
+    /// an item for each task.
     GraphTasks = "graph-tasks" {
         /// The keys.
         keys: Vec<Key> = "keys",
@@ -286,12 +284,10 @@ maps! {
         dependencies: Vec<Vec<u64>> = "dependencies",
         /// The keys outside of the graph that each depends on.
         outside: Vec<Vec<Key>> = "outside",
-        /// The priorities in the graph; lower values run earlier.
-        orders: Vec<i64> = "orders",
         /// The annotations of each, by number from the first of the answer.
         annotated: Vec<u64> = "annotated",
-        /// What each calls: the sum of 1 for functions of workers in Rust, and 2 for those of
-        /// Python.
+        /// What each calls: the sum of 1 for functions of workers in Rust, 2 for those of Python, and
+        /// 4 if it is a value.
         calls: Vec<u64> = "calls",
         /// The annotations that no earlier part of the answer has, each a dictionary.
         annotations: Vec<Value> = "annotations",

@@ -24,7 +24,6 @@ impl Python {
             expr_ser: core::mem::take(&mut message.expr_ser),
             keys: message.keys.clone(),
             annotations: Nullable(message.annotations.take()),
-            internal_priority: Nullable(message.internal_priority.0.take()),
             ..ConvertGraph::default()
         };
         let request = Arc::new(request);
@@ -36,6 +35,9 @@ impl Python {
                     FromHelper::GraphTasks(batch) => conversion.add(batch),
                     other => Err(unexpected(&other)),
                 })?;
+                if erred.is_ok() {
+                    conversion.check()?;
+                }
                 Ok(erred.map(|()| conversion))
             });
             match answer.await {

@@ -195,6 +195,7 @@ mod model;
 mod no_worker;
 mod notice;
 mod operations;
+mod order;
 mod pool;
 mod query;
 mod rebalance;

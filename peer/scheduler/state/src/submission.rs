@@ -17,6 +17,8 @@ use daskwire_messages::quantity::duration_of;
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
 
+use super::order::{self, depth_first};
+
 /// A submitted graph: tasks and their dependencies, in an order in which they can
 /// run.
 #[derive(Clone, Debug, Default)]
@@ -493,9 +495,8 @@ pub(super) fn worker_name(value: &Value) -> Option<String> {
     }
 }
 
-/// Sorts the tasks of a graph depth first, each after its dependencies, so that
-/// the inputs of one result are used, and can be deleted, before the next one is
-/// started.
+/// Sorts the tasks of a graph that was read as data depth first, each after its dependencies, so that
+/// the inputs of one result are used, and can be deleted, before the next one is started.
 fn ordered(
     tasks: Vec<Outline>,
     given: Vec<(Key, i64)>,
@@ -514,7 +515,6 @@ fn ordered(
     if index.len() != tasks.len() {
         return Err(RefusalReason::DuplicateKey);
     }
-    let given: HashMap<Key, i64> = given.into_iter().collect();
     let dependencies: Vec<Vec<Dependency>> = tasks
         .iter()
         .map(|task| {
@@ -529,83 +529,92 @@ fn ordered(
         })
         .collect();
     drop(index);
-    let places = places(&dependencies)?;
-    let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
-    for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
-        let place = places[number];
-        for dependency in &mut dependencies {
-            if let Dependency::Inside(number) = dependency {
-                *number = places[*number];
-            }
-        }
-        let order = given.get(&task.key).copied();
+    let mut is_data = Vec::with_capacity(tasks.len());
+    let mut submitted = Vec::with_capacity(tasks.len());
+    for (task, dependencies) in tasks.into_iter().zip(dependencies) {
         let layer = task.annotations.as_ref().map(Arc::as_ptr);
         let layer = layer.and_then(|layer| of_layers.get(&layer));
         let annotations = match task.is_shared {
             true => &for_shared,
             false => layer.unwrap_or(annotations),
         };
-        sorted.push((
-            place,
-            Submitted {
-                order: order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
-                key: task.key,
-                dependencies,
-                run_spec: task.run_spec,
-                calls: task.calls,
-                user_priority: annotations.priority,
-                demands: Arc::clone(&annotations.demands),
-                retries: annotations.retries,
-            },
-        ));
+        is_data.push(task.is_shared);
+        submitted.push(Submitted {
+            order: 0,
+            key: task.key,
+            dependencies,
+            run_spec: task.run_spec,
+            calls: task.calls,
+            user_priority: annotations.priority,
+            demands: Arc::clone(&annotations.demands),
+            retries: annotations.retries,
+        });
     }
-    sorted.sort_unstable_by_key(|(place, _)| *place);
-    Ok(sorted.into_iter().map(|(_, task)| task).collect())
+    in_order(submitted, is_data, given, |graph, _| {
+        depth_first(&graph.dependencies)
+    })
 }
 
-/// Computes the position of each task in the order.
-fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, RefusalReason> {
-    const UNSEEN: usize = usize::MAX;
-    const OPEN: usize = usize::MAX - 1;
-    let mut is_needed = vec![false; dependencies.len()];
-    for dependency in dependencies.iter().flatten() {
-        if let Dependency::Inside(index) = dependency
-            && let Some(flag) = is_needed.get_mut(*index)
-        {
-            *flag = true;
-        }
+/// Sorts the tasks of a graph by the sequence that `order` returns, and gives them priorities: their
+/// places, unless the client gives others. The dependencies within the graph may have any index.
+pub(super) fn in_order(
+    tasks: Vec<Submitted>,
+    is_data: Vec<bool>,
+    given: Vec<(Key, i64)>,
+    order: impl FnOnce(&order::Graph, &dyn Fn(usize) -> String) -> Option<Vec<usize>>,
+) -> Result<Vec<Submitted>, RefusalReason> {
+    // Keys outside of the graph are part of it as values.
+    let mut outside: HashMap<&Key, usize> = HashMap::new();
+    let mut graph = order::Graph {
+        dependencies: Vec::with_capacity(tasks.len()),
+        is_data,
+    };
+    for task in &tasks {
+        let next = tasks.len();
+        let dependencies = task.dependencies.iter().map(|dependency| match dependency {
+            Dependency::Inside(index) => *index,
+            Dependency::Outside(key) => {
+                let next = next + outside.len();
+                *outside.entry(key).or_insert(next)
+            }
+        });
+        let mut dependencies: Vec<usize> = dependencies.collect();
+        dependencies.sort_unstable();
+        dependencies.dedup();
+        graph.dependencies.push(dependencies);
     }
-    let mut places = vec![UNSEEN; dependencies.len()];
-    let mut count = 0;
-    // Each task with the number of its dependencies visited so far.
-    let mut path: Vec<(usize, usize)> = Vec::new();
-    let ends = (0..dependencies.len()).filter(|index| is_needed.get(*index) == Some(&false));
-    for end in ends {
-        path.push((end, 0));
-        places[end] = OPEN;
-        while let Some((index, visited)) = path.last_mut() {
-            let next = dependencies[*index].get(*visited);
-            *visited += 1;
-            match next {
-                Some(Dependency::Inside(next)) if places[*next] == UNSEEN => {
-                    places[*next] = OPEN;
-                    path.push((*next, 0));
-                }
-                Some(Dependency::Inside(next)) if places[*next] == OPEN => {
-                    return Err(RefusalReason::Cycle);
-                }
-                Some(_) => {}
-                None => {
-                    places[*index] = count;
-                    count += 1;
-                    path.pop();
-                }
+    let mut keys: Vec<&Key> = tasks.iter().map(|task| &task.key).collect();
+    let mut others: Vec<(usize, &Key)> = outside
+        .into_iter()
+        .map(|(key, index)| (index, key))
+        .collect();
+    others.sort_unstable_by_key(|(index, _)| *index);
+    keys.extend(others.into_iter().map(|(_, key)| key));
+    graph.dependencies.resize(keys.len(), Vec::new());
+    graph.is_data.resize(keys.len(), true);
+    let name = |index: usize| match keys[index].as_str() {
+        Some(name) => name.to_owned(),
+        None => keys[index].to_string(),
+    };
+    let mut sequence = order(&graph, &name).ok_or(RefusalReason::Cycle)?;
+    drop(graph);
+    sequence.retain(|index| *index < tasks.len());
+    let mut places = vec![0; tasks.len()];
+    for (place, index) in sequence.into_iter().enumerate() {
+        places[index] = place;
+    }
+    let given: HashMap<Key, i64> = given.into_iter().collect();
+    let mut sorted: Vec<(usize, Submitted)> = places.iter().copied().zip(tasks).collect();
+    sorted.sort_unstable_by_key(|(place, _)| *place);
+    let sorted = sorted.into_iter().map(|(place, mut task)| {
+        for dependency in &mut task.dependencies {
+            if let Dependency::Inside(index) = dependency {
+                *index = places[*index];
             }
         }
-    }
-    // The remaining tasks form cycles that no other task leads to.
-    if count != dependencies.len() {
-        return Err(RefusalReason::Cycle);
-    }
-    Ok(places)
+        let order = given.get(&task.key).copied();
+        task.order = order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX));
+        task
+    });
+    Ok(sorted.collect())
 }

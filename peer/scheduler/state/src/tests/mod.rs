@@ -19,6 +19,7 @@ mod journey;
 mod loss;
 mod no_worker;
 mod operations;
+mod order;
 mod random;
 mod refusals;
 mod replicas;
