@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use daskwire_messages::protocol::{Field, FromHelper, HelperErred, StartHelper};
+use daskwire_messages::protocol::{Field, FromHelper, FromPlugins, HelperErred, StartHelper};
 
 use super::link::Link;
 use super::memory::SharedMemory;
@@ -13,6 +13,9 @@ use super::template::Template;
 
 /// The module that the process runs.
 const MODULE: &str = include_str!("../daskwire/scheduler.py");
+
+/// The module of the process that runs functions and plugins of clients.
+const PLUGINS: &str = include_str!("../daskwire/plugins.py");
 
 /// A helper of a scheduler.
 #[derive(Debug)]
@@ -23,21 +26,22 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts a helper, and waits until it is ready.
+    /// Starts a helper, and waits until it is ready. It imports modules from `directory`, too.
     ///
     /// # Errors
     ///
     /// If no process can be started, or it ends or sends anything before it is ready.
-    pub fn start(template: &Template, memory: &Arc<SharedMemory>) -> io::Result<Self> {
-        let start = StartHelper {
-            module: MODULE.to_owned(),
-            ..StartHelper::default()
-        };
+    pub fn start(
+        template: &Template,
+        memory: &Arc<SharedMemory>,
+        directory: &str,
+    ) -> io::Result<Self> {
         let is_ready = |message: FromHelper| match message {
             FromHelper::PythonReady(_) => Ok(true),
             other => Err(too_early(other.op())),
         };
-        let (_, link, child) = process::start(template, &start, memory, is_ready)?;
+        let (_, link, child) =
+            process::start(template, &start(MODULE, directory), memory, is_ready)?;
         Ok(Self { child, link })
     }
 
@@ -61,5 +65,36 @@ impl Helper {
                 part => on(part)?,
             }
         }
+    }
+}
+
+/// Starts the process that runs functions and plugins of clients, and waits until it is ready. It
+/// imports modules from `directory`, too. Returns it, a link to send messages to it, and one to receive
+/// [`FromPlugins`](daskwire_messages::protocol::FromPlugins).
+///
+/// # Errors
+///
+/// As [`Helper::start`].
+pub fn start_plugins(
+    template: &Template,
+    memory: &Arc<SharedMemory>,
+    directory: &str,
+) -> io::Result<(Arc<ChildProcess>, Link, Link)> {
+    let is_ready = |message: FromPlugins| match message {
+        FromPlugins::PythonReady(_) => Ok(true),
+        other => Err(too_early(other.op())),
+    };
+    let start = start(PLUGINS, directory);
+    let (_, receiving, child) = process::start(template, &start, memory, is_ready)?;
+    let sending = receiving.try_clone()?;
+    Ok((child, sending, receiving))
+}
+
+/// The first message to a process that runs a module.
+fn start(module: &str, directory: &str) -> StartHelper {
+    StartHelper {
+        module: module.to_owned(),
+        local_directory: directory.to_owned(),
+        ..StartHelper::default()
     }
 }

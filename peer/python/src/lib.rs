@@ -3,13 +3,15 @@
 //!
 //! A [`Template`] starts an [`Interpreter`], which imports Dask once, and forks it for each
 //! further process. The module that the processes run is `daskwire/worker.py`, compiled into
-//! the program. There are three kinds of them:
+//! the program. There are four kinds of them:
 //!
 //! * an [`Executor`] runs one task at a time, in a process of its own or in a thread of a
 //!   host;
 //! * a [`Host`] runs code with state, such as plugins and actors, and answers requests over
 //!   comms. It reports [`HostEvent`]s;
-//! * a [`Helper`] answers requests of a scheduler, with the module `daskwire/scheduler.py`.
+//! * a [`Helper`] answers requests of a scheduler, with the module `daskwire/scheduler.py`;
+//! * the process that [`start_plugins`] starts runs functions and plugins of a scheduler's clients, with
+//!   the module `daskwire/plugins.py`.
 //!
 //! A process whose program ends, or drops its `Executor`, `Host` or `Helper`, is killed, with the
 //! processes that it has started. Long frames of messages are in [`SharedMemory`], which
@@ -57,7 +59,7 @@ use std::fs;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use fuzzing::read_from_python;
-pub use helper::Helper;
+pub use helper::{Helper, start_plugins};
 pub use host::{Host, HostCallback, HostEvent};
 pub use link::Link;
 pub use memory::SharedMemory;

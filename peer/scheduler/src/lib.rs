@@ -201,7 +201,10 @@ impl Scheduler {
         tasks.spawn(ticking.tick());
         tasks.spawn(Arc::clone(&shared).work_off());
         #[cfg(target_os = "linux")]
-        tasks.spawn(Arc::clone(&shared).create_runs());
+        {
+            tasks.spawn(Arc::clone(&shared).create_runs());
+            tasks.spawn(Arc::clone(&shared).serve_plugins());
+        }
         let failing = Arc::clone(&shared);
         tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {

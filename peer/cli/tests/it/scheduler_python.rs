@@ -19,10 +19,18 @@ fn scheduler(has_python: bool, arguments: &[&str]) -> Peer {
     })
 }
 
-/// Runs checks of a client in Python.
+/// Runs checks of a client in Python with collections.
 fn check(scheduler: &Peer, checks: &[&str]) {
+    check_with("collections_client.py", scheduler, checks);
+}
+
+/// Runs checks of a client in Python with functions and plugins.
+fn check_functions(scheduler: &Peer, checks: &[&str]) {
+    check_with("functions_client.py", scheduler, checks);
+}
+
+fn check_with(script: &str, scheduler: &Peer, checks: &[&str]) {
     let arguments = [&[scheduler.address()][..], checks].concat();
-    let script = "collections_client.py";
     drop(Peer::spawn(Environment::Current, script, &arguments));
 }
 
@@ -89,5 +97,51 @@ fn without_python_no_code_of_a_client_is_run() {
     let scheduler = scheduler(false, &[]);
     let _worker = worker(scheduler.address(), "one");
     check(&scheduler, &["needs_python"]);
+    check_functions(&scheduler, &["refused"]);
     assert_eq!(children(scheduler.id()), [""; 0]);
+}
+
+#[test]
+fn functions_run_on_the_scheduler() {
+    let scheduler = scheduler(true, &[]);
+    let worker = worker(scheduler.address(), "one");
+    assert_eq!(python_processes(scheduler.id()), [""; 0]);
+    check_functions(&scheduler, &["functions", "state", "acts"]);
+    assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
+    assert_eq!(warnings_except(&worker.log(), &[]), [""; 0]);
+}
+
+#[test]
+fn a_function_that_hangs_or_ends_its_process_costs_only_itself() {
+    let scheduler = scheduler(true, &["--python-time-limit", "4s"]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["ends"]);
+}
+
+#[test]
+fn plugins_of_the_scheduler_observe_it() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["plugins", "failing", "many"]);
+}
+
+#[test]
+fn plugins_are_registered_again_after_their_process_has_ended() {
+    let scheduler = scheduler(true, &["--python-time-limit", "4s"]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["hanging"]);
+}
+
+#[test]
+fn progress_bars_and_uploaded_modules_work() {
+    let scheduler = scheduler(true, &["--python-import", "dask.array"]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["progresses", "uploads"]);
+}
+
+#[test]
+fn plugins_see_workers_come_and_go_and_the_scheduler_close() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["members", "closes"]);
 }

@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 
-use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
+use super::{Request, Unknown};
 use crate::value::Serialized;
 use crate::{Key, Value};
 
@@ -80,6 +80,8 @@ maps! {
     StartHelper = "start-helper" {
         /// The source of the module that the process runs.
         module: String = "module",
+        /// A directory for files that clients upload, from which modules are imported.
+        local_directory: String = "local_directory",
     }
 
     /// Requests a helper to convert a client's expression to tasks. The answer is a number of
@@ -106,6 +108,35 @@ maps! {
         /// outputs are assigned to the same workers.
         others: Vec<Bytes> = "others",
     }
+
+    /// Describes the scheduler; the second message to the process that runs functions and plugins of
+    /// clients.
+    StartPlugins = "start-plugins" {
+        /// The address of the scheduler.
+        address: String = "address",
+        /// The id of the scheduler.
+        id: String = "id",
+        /// The directory for files that clients upload.
+        local_directory: String = "local_directory",
+    }
+
+    /// Requests the process of plugins to serve a request of a client. The answer is a number of
+    /// [`PluginReplied`].
+    PluginCall = "call" {
+        /// A new id.
+        id: u64 = "id",
+        /// The request.
+        request: Unknown = "request",
+    }
+
+    /// Reports events to plugins, in their order. The process sends [`PluginPong`] once they are handled.
+    PluginEvents = "events" {
+        /// A list for each event: its kind, and what belongs to it.
+        events: Vec<Value> = "events",
+    }
+
+    /// Asks the process of plugins whether it handles messages. The answer is [`PluginPong`].
+    PluginPing = "ping" {}
 
     /// Requests a process to run a task. The reply is [`PythonFinished`],
     /// [`PythonErred`], [`PythonReschedule`] or [`PythonNeedsHost`].
@@ -314,6 +345,54 @@ maps! {
         text: String = "text",
     }
 
+    /// Asks the scheduler to perform a request, for a function or a plugin of a client. The answer has
+    /// the same id.
+    PluginAsked = "ask" {
+        /// A new id.
+        id: u64 = "id",
+        /// The request.
+        request: Option<Request> = "request",
+    }
+
+    /// Reads a part of the scheduler's state, for a function or a plugin of a client. The answer has
+    /// the same id.
+    PluginView = "view" {
+        /// A new id.
+        id: u64 = "id",
+        /// What is read.
+        kind: String = "kind",
+        /// The key of the task, the address of the worker, or the name of the client.
+        name: Nullable<Key> = "name",
+        /// The number from which a long list is read.
+        after: u64 = "after",
+    }
+
+    /// Says that a client has uploaded a file, which is in the directory for them.
+    PluginUploaded = "uploaded" {}
+
+    /// Returns a part of the answer to a [`PluginCall`].
+    PluginReplied = "reply" {
+        /// The id of the call.
+        id: u64 = "id",
+        /// The part.
+        reply: Value = "reply",
+        /// Whether it is the last part.
+        is_last: bool = "is_last",
+    }
+
+    /// Names the plugins, and what they want to be told.
+    PluginsChanged = "plugins" {
+        /// The names of all plugins.
+        names: Vec<String> = "names",
+        /// Whether one observes the transitions of tasks.
+        has_transitions: bool = "has_transitions",
+        /// Whether one observes any other events.
+        has_events: bool = "has_events",
+    }
+
+    /// Says that the process of plugins handles messages.
+    PluginPong = "pong" {}
+
     /// Sends a message on the worker's stream to the scheduler.
     PythonStream = "stream" {
         /// The message.
@@ -379,5 +458,19 @@ ops! {
         ShuffleRun = "shuffle-run",
         HelperFinished = "helper-finished",
         HelperErred = "helper-erred",
+    }
+}
+
+ops! {
+    /// A message from the process of a scheduler that runs functions and plugins of clients.
+    FromPlugins {
+        PythonReady = "ready",
+        PluginAsked = "ask",
+        PluginView = "view",
+        PluginUploaded = "uploaded",
+        PluginReplied = "reply",
+        PluginsChanged = "plugins",
+        PluginPong = "pong",
+        PythonLogged = "log",
     }
 }

@@ -2,23 +2,28 @@
 //!
 //! A [`Helper`] is started when it is first needed, and answers one request at a time. Requests
 //! wait for one of a limited number of helpers, in their order. A helper that takes too long, or
-//! too much memory, is ended, and another one is started for the next request. None of the code
-//! of clients runs in this process.
+//! too much memory, is ended, and another one is started for the next request. Functions and
+//! plugins of clients share one more process, a [`PluginProcess`]. None of the code of clients runs
+//! in this process.
 
 mod graphs;
 mod options;
+mod plugins;
 mod shuffles;
 mod watch;
 
-use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::{env, fs, io};
 
 use daskwire_comm::runtime;
+use daskwire_messages::key::identifier;
 use daskwire_python::{Helper, SharedMemory, Template};
 use daskwire_rpc::panic_flag::lock_counter;
 use tokio::sync::Semaphore;
 
 pub use options::PythonOptions;
+pub(crate) use plugins::{PluginEvent, PluginProcess, PluginSender};
 use watch::Watch;
 
 /// The helpers of a scheduler.
@@ -32,6 +37,18 @@ pub(crate) struct Python {
     /// The same, for runs of shuffles, which do not wait for graphs.
     shuffle_places: Semaphore,
     idle: Mutex<Vec<Helper>>,
+    uploads: Uploads,
+}
+
+/// The path of the directory of files that clients upload, which the first upload creates. It is
+/// removed on drop.
+#[derive(Debug)]
+struct Uploads(PathBuf);
+
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Python {
@@ -50,7 +67,22 @@ impl Python {
             shuffle_places: Semaphore::new(1),
             options,
             idle: Mutex::default(),
+            uploads: Uploads(env::temp_dir().join(format!("daskwire-{}", identifier()))),
         })
+    }
+
+    pub(crate) const fn options(&self) -> &PythonOptions {
+        &self.options
+    }
+
+    /// The directory of files that clients upload.
+    pub(crate) fn upload_directory(&self) -> String {
+        self.uploads.0.to_string_lossy().into_owned()
+    }
+
+    /// Has graphs converted by new processes, which import the modules that were uploaded.
+    pub(crate) fn forget_modules(&self) {
+        lock_counter(&self.idle).clear();
     }
 
     /// Has a helper answer a request, once there is a place for it: calls `ask` with it on a thread for what blocks. The helper
@@ -73,7 +105,10 @@ impl Python {
             let idle = lock_counter(&python.idle).pop();
             let mut helper = match idle {
                 Some(helper) if !helper.child.has_ended() => helper,
-                _ => Helper::start(&python.template, &python.memory)?,
+                _ => {
+                    let directory = python.upload_directory();
+                    Helper::start(&python.template, &python.memory, &directory)?
+                }
             };
             watched.set(&helper.child)?;
             let answer = ask(&mut helper)?;

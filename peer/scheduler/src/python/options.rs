@@ -6,20 +6,22 @@ use std::path::PathBuf;
 
 use daskwire_python::Interpreter;
 
-/// The Python interpreter of a scheduler, which converts the graphs of collections to tasks,
-/// and assigns the outputs of P2P shuffles to workers, and its limits. Its processes start when they are first needed.
+/// The Python interpreter of a scheduler, and its limits. It converts the graphs of collections to
+/// tasks, assigns the outputs of P2P shuffles to workers, and runs functions and plugins of
+/// clients. Its processes start when they are first needed.
 #[derive(Clone, Debug)]
 pub struct PythonOptions {
     /// The interpreter, which can import the cluster's `distributed`, and what its graphs need.
     pub interpreter: Interpreter,
     /// Maximum number of graphs that are converted at once, each in a process. Graphs of one
     /// client are converted one after the other. One more process assigns the outputs of P2P
-    /// shuffles to workers. Default: 2.
+    /// shuffles to workers, and another one runs functions and plugins. Default: 2.
     pub max_processes: NonZeroUsize,
-    /// Time that the conversion of a graph may take. Then its process is ended, and the graph
-    /// fails. Default: 10 minutes.
+    /// Time that the conversion of a graph may take, and a function or a hook of a plugin that does
+    /// not await. Then its process is ended, and the graph or the function fails.
+    /// Default: 10 minutes.
     pub time_limit: Duration,
-    /// Memory in bytes that a process may use. Then it is ended, and its graph fails.
+    /// Memory in bytes that a process may use. Then it is ended, and what it does fails.
     /// Default: none.
     pub memory_limit: Option<u64>,
 }

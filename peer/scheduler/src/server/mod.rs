@@ -21,7 +21,7 @@ use tokio::sync::{Notify, RwLock, oneshot, watch};
 
 use super::event::SchedulerEvent;
 #[cfg(target_os = "linux")]
-use super::python::Python;
+use super::python::{PluginEvent, Python};
 use super::state::{
     Action, ClientId, NewRun, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId,
     WorkerId,
@@ -31,6 +31,8 @@ use daskwire::frame::ReadHint;
 
 mod broadcast;
 mod data;
+#[cfg(target_os = "linux")]
+mod functions;
 mod log;
 mod operations;
 mod pending;
@@ -45,6 +47,8 @@ mod shuffles;
 mod spread;
 mod streams;
 
+#[cfg(target_os = "linux")]
+use functions::{Calls, Observer};
 use log::Log;
 use plugins::Plugins;
 pub(super) use requests::installs_routing;
@@ -76,6 +80,8 @@ pub(super) struct Shared {
     plugins: Plugins,
     #[cfg(target_os = "linux")]
     python: Option<Arc<Python>>,
+    #[cfg(target_os = "linux")]
+    calls: Calls,
     log: Log,
     options: Options,
     id: String,
@@ -121,6 +127,9 @@ struct Outbox {
     replies: HashMap<RequestId, oneshot::Sender<Result<Value, RequestRefusal>>>,
     /// A run of a shuffle that is to be created.
     new_run: Option<Box<NewRun>>,
+    /// The plugins that observe events.
+    #[cfg(target_os = "linux")]
+    observer: Option<Observer>,
     notices: Vec<Notice>,
     /// Steps of tasks, for subscribers.
     reports: Vec<TaskEvent>,
@@ -183,6 +192,18 @@ impl SchedulerMachine {
 }
 
 impl Outbox {
+    /// Whether a plugin observes the transitions of tasks.
+    fn wants_transitions(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        let is_wanted = self
+            .observer
+            .as_ref()
+            .is_some_and(Observer::has_transitions);
+        #[cfg(not(target_os = "linux"))]
+        let is_wanted = false;
+        is_wanted
+    }
+
     /// Executes the actions of the state machine.
     fn perform(&mut self, actions: impl IntoIterator<Item = Action>) {
         // Many tasks may fail for the same reason, whose payload is shared and counted once.
@@ -240,7 +261,29 @@ impl Outbox {
                 }
                 Action::CreateRun(run) => self.new_run = Some(run),
                 Action::Notice(notice) => self.notices.push(notice),
-                Action::Task(event) => self.reports.push(event),
+                Action::Task(event) => {
+                    #[cfg(target_os = "linux")]
+                    if let Some(observer) = &self.observer {
+                        observer.observe(PluginEvent::Transition(event.clone()));
+                    }
+                    self.reports.push(event);
+                }
+                #[cfg(not(target_os = "linux"))]
+                Action::Published { .. } => {}
+                #[cfg(target_os = "linux")]
+                Action::Published {
+                    topic,
+                    message,
+                    is_own,
+                } => {
+                    if let Some(observer) = &self.observer {
+                        observer.observe(PluginEvent::Published {
+                            topic,
+                            message,
+                            is_own,
+                        });
+                    }
+                }
                 // The reply is sent by `join`, which registers the worker.
                 Action::AcceptWorker { .. } | Action::RefuseWorker(..) => {}
             }
@@ -305,6 +348,8 @@ impl Shared {
             plugins,
             #[cfg(target_os = "linux")]
             python: python.map(Arc::new),
+            #[cfg(target_os = "linux")]
+            calls: Calls::default(),
             log: Log::default(),
             id: format!("Scheduler-{}", daskwire_messages::key::identifier()),
             address,
@@ -399,7 +444,8 @@ impl Shared {
             let mut machine = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
                 machine.now = self.clock.now();
-                let is_watched = SchedulerEvent::is_enabled(event::Level::Debug);
+                let is_watched = SchedulerEvent::is_enabled(event::Level::Debug)
+                    || machine.outbox.wants_transitions();
                 if machine.is_watched != is_watched {
                     machine.is_watched = is_watched;
                     machine.handle(SchedulerInput::WatchTasks(is_watched));
@@ -615,6 +661,8 @@ impl Shared {
     /// reports an error.
     pub(super) async fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
+        #[cfg(target_os = "linux")]
+        self.close_plugins().await;
         self.handle(SchedulerInput::Close);
         let gone = async {
             loop {

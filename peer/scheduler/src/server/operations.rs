@@ -24,9 +24,9 @@ use crate::state::{
 
 /// Ops that only a scheduler in Python can serve, and why.
 const REFUSED: [(&str, &str); 11] = [
-    ("run_function", "it would run a function of Python"),
-    ("feed", "it would run functions of Python"),
-    ("register_scheduler_plugin", "it has no plugins of its own"),
+    ("run_function", FUNCTIONS),
+    ("feed", FUNCTIONS),
+    ("register_scheduler_plugin", FUNCTIONS),
     ("performance_report", "the page is made by bokeh"),
     (
         "dump_cluster_state_to_url",
@@ -40,6 +40,9 @@ const REFUSED: [(&str, &str); 11] = [
     ("shuffle_get_or_create", SHUFFLES),
     ("shuffle_restrict_task", SHUFFLES),
 ];
+
+const FUNCTIONS: &str =
+    "it would run code of Python; `daskwire scheduler --python` does so in another process";
 
 const SHUFFLES: &str = "Python assigns the outputs of P2P shuffles to workers; `daskwire scheduler \
                         --python` does so, and the method \"tasks\" needs none of it";

@@ -1,5 +1,6 @@
 //! Replies to requests.
 
+use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -101,6 +102,12 @@ impl Shared {
                     Ok(Request::RegisterWorker(register)) => {
                         return self.worker_stream(channel, register).await;
                     }
+                    #[cfg(target_os = "linux")]
+                    Ok(Request::Unknown(request))
+                        if request.op == "feed" && self.python.is_some() =>
+                    {
+                        return self.feed(channel, request).await;
+                    }
                     Ok(request) if self.lacks_python(&request) => {
                         refused("NotImplementedError", &reason(request.op()))
                     }
@@ -115,7 +122,8 @@ impl Shared {
                         if let Request::HeartbeatWorker(_) = request {
                             heartbeats.get_or_insert_with(|| MemberComm::new(&self));
                         }
-                        self.reply_to(request, &channel, &mut unknown_ops).await
+                        self.reply_to(request, &channel.peer, &mut unknown_ops)
+                            .await
                     }
                     Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
                 },
@@ -144,10 +152,10 @@ impl Shared {
         self.options.blocked_ops.iter().any(|blocked| blocked == op)
     }
 
-    async fn reply_to(
+    pub(super) async fn reply_to(
         self: &Arc<Self>,
         request: Request,
-        channel: &Channel,
+        peer: &(dyn fmt::Display + Sync),
         unknown_ops: &mut UnknownOps,
     ) -> Reply {
         match request {
@@ -304,6 +312,15 @@ impl Shared {
             Request::UnregisterNannyPlugin(request) => {
                 self.remove_plugin(PluginKind::Nanny, request.name).await
             }
+            #[cfg(target_os = "linux")]
+            Request::RegisterSchedulerPlugin(request) if self.python.is_some() => {
+                self.register_plugin(request).await
+            }
+            #[cfg(target_os = "linux")]
+            Request::UnregisterSchedulerPlugin(request) if self.python.is_some() => {
+                let call = Unknown::new("unregister_scheduler_plugin");
+                self.call_python(call.field("name", request.name)).await
+            }
             Request::RegisterSchedulerPlugin(request) => self.add_scheduler_plugin(&request),
             Request::UnregisterSchedulerPlugin(request) => {
                 self.remove_scheduler_plugin(&request.name)
@@ -327,7 +344,7 @@ impl Shared {
                     message: request.msg.clone(),
                 });
                 self.notify(&Notice::Event {
-                    peer: channel.peer.to_string(),
+                    peer: peer.to_string(),
                     topic: request.topic,
                     message: request.msg,
                 });
@@ -346,6 +363,10 @@ impl Shared {
             Request::Unknown(request) if installs_routing(&request) => {
                 Reply::Value(Value::dict([("status", "OK")]))
             }
+            #[cfg(target_os = "linux")]
+            Request::Unknown(request) if request.op == "run_function" && self.python.is_some() => {
+                self.call_python(request).await
+            }
             other => {
                 let other = match self.operate(other).await {
                     Ok(reply) => return reply,
@@ -354,7 +375,7 @@ impl Shared {
                 let op = other.op();
                 if unknown_ops.is_new(op) {
                     self.notify(&Notice::UnknownOp {
-                        peer: channel.peer.to_string(),
+                        peer: peer.to_string(),
                         op: op.to_owned(),
                     });
                 }

@@ -34,6 +34,8 @@ impl Shared {
     /// Forgets all tasks, and restarts all workers.
     pub(super) async fn restart(self: &Arc<Self>, request: RestartCluster) -> Reply {
         self.complete(SchedulerInput::Restart).await;
+        #[cfg(target_os = "linux")]
+        self.observe(crate::python::PluginEvent::Restarted);
         let request = RestartWorkers {
             client: request.client,
             timeout: request.timeout,

@@ -86,7 +86,8 @@ impl Shared {
                             continue;
                         };
                         // Earlier messages do not wait for Python.
-                        self.handle_all(&mut events, &backlog, &mut work).await;
+                        self.handle_all(name, &mut events, &backlog, &mut work)
+                            .await;
                         tokio::select! {
                             converted = python.convert(*message) => match converted {
                                 Ok(submission) => events.push(SchedulerInput::Submitted(id, submission)),
@@ -98,7 +99,8 @@ impl Shared {
                     }
                 }
             }
-            self.handle_all(&mut events, &backlog, &mut work).await;
+            self.handle_all(name, &mut events, &backlog, &mut work)
+                .await;
             if is_last {
                 break;
             }
@@ -139,18 +141,31 @@ impl Shared {
     }
 
     /// Handles the events of a client, unless it does not read its messages. Leaves `work`.
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
     async fn handle_all(
         &self,
+        name: &str,
         events: &mut Vec<SchedulerInput>,
         backlog: &Backlog,
         work: &mut Option<WorkId>,
     ) {
+        #[cfg(target_os = "linux")]
+        let mut graphs = self.graphs_of(name, events);
         let mut events = core::mem::take(events).into_iter();
         while events.len() > 0 && !backlog.has_overflowed() {
             self.ended(*work).await;
             *work = self.with_machine(|machine| {
                 let mut events = events.by_ref().take(MAX_AT_ONCE);
-                events.find_map(|event| machine.handle(event))
+                events.find_map(|event| {
+                    #[cfg(target_os = "linux")]
+                    if matches!(event, SchedulerInput::Submitted(..))
+                        && let (Some(graph), Some(observer)) =
+                            (graphs.pop_front(), &machine.outbox.observer)
+                    {
+                        observer.observe(graph);
+                    }
+                    machine.handle(event)
+                })
             });
             if events.len() > 0 {
                 self.give_way().await;

@@ -7,7 +7,7 @@ use daskwire_messages::protocol::Field as _;
 use daskwire_messages::{Key, Value};
 
 use super::diagnostics::{PrefixCounts, count_state};
-use super::model::{TaskId, TaskStage};
+use super::model::{Task, TaskId, TaskStage};
 use super::{ClientId, State, WorkerId};
 
 /// Number of items that a slice has about, such as fields and keys.
@@ -221,6 +221,24 @@ impl State {
         if !dump.is_wanted("tasks") {
             return 2;
         }
+        let mut fields = vec![("key".into(), Value::from(task.key.to_string()))];
+        fields.extend(self.plain_fields(task));
+        let dependencies = task.dependencies.iter();
+        let dependencies = dependencies.map(|id| self.tasks[*id].key.clone());
+        let entry = Entry {
+            name: task.key.to_string(),
+            fields,
+            lists: vec![("dependencies", dependencies.collect())],
+        };
+        let wanted_count = task.wanted_by.len();
+        let cost = fields_len(&entry) + task.who_has.len() + wanted_count;
+        dump.list = Some((Source::Dependents(id, task.key.clone()), None));
+        dump.tasks.push(entry);
+        cost
+    }
+
+    /// The properties of a task apart from its key and the tasks that it is related to.
+    pub(super) fn plain_fields(&self, task: &Task) -> Vec<(Value, Value)> {
         // The copies of workers that have left may not be removed yet.
         let address = |id: &WorkerId| self.address_of(*id).map(Value::from);
         let run_spec = task.run_spec.as_ref();
@@ -234,7 +252,6 @@ impl State {
         };
         let priority = &task.priority;
         let fields = [
-            ("key", Value::from(task.key.to_string())),
             ("state", Value::from(task.stage.name())),
             ("prefix", Value::from(&*task.key.prefix())),
             ("nbytes", Value::from(task.nbytes)),
@@ -262,18 +279,7 @@ impl State {
             ),
         ];
         let fields = fields.map(|(name, value)| (Value::from(name), value));
-        let dependencies = task.dependencies.iter();
-        let dependencies = dependencies.map(|id| self.tasks[*id].key.clone());
-        let entry = Entry {
-            name: task.key.to_string(),
-            fields: fields.into(),
-            lists: vec![("dependencies", dependencies.collect())],
-        };
-        let wanted_count = task.wanted_by.len();
-        let cost = fields_len(&entry) + task.who_has.len() + wanted_count;
-        dump.list = Some((Source::Dependents(id, task.key.clone()), None));
-        dump.tasks.push(entry);
-        cost
+        fields.into()
     }
 
     fn dump_worker(&self, after: Bound<WorkerId>, dump: &mut Dump) -> usize {

@@ -226,6 +226,8 @@ pub enum SchedulerInput {
     CollectionEnded(String),
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
+    /// Turns [`Action::Published`] on or off. Default: off.
+    ObserveTopics(bool),
     /// The scheduler is closing: asks workers to leave, and ends all streams.
     Close,
 }
@@ -267,6 +269,15 @@ pub enum Action {
     Notice(Notice),
     /// Report a transition of a task; only after [`SchedulerInput::WatchTasks`].
     Task(TaskEvent),
+    /// Report an event of a topic; only after [`SchedulerInput::ObserveTopics`].
+    Published {
+        /// The name of the topic.
+        topic: String,
+        /// The event.
+        message: Value,
+        /// Whether the scheduler itself has published it.
+        is_own: bool,
+    },
 }
 
 /// The reason why a worker is refused. `Display` formats it as in Dask's reply, if Dask

@@ -220,6 +220,7 @@ mod topics;
 mod transitions;
 mod unknown;
 mod versions;
+mod view;
 mod workers;
 
 /// The first release of `distributed` whose workers and clients a scheduler serves. Earlier ones are
@@ -335,6 +336,7 @@ pub struct State {
     stimulus: Stimulus,
     story: Story,
     is_watched: bool,
+    is_observed: bool,
     last_deletion: Duration,
     last_review: Duration,
     last_steal: Duration,
@@ -504,6 +506,7 @@ impl State {
             stimulus: Stimulus::local("start", 0.0),
             story: Story::default(),
             is_watched: false,
+            is_observed: false,
             last_deletion: Duration::ZERO,
             last_review: Duration::ZERO,
             last_steal: Duration::ZERO,
@@ -674,6 +677,7 @@ impl State {
             SchedulerInput::CollectionStarted(name) => self.start_collection(name),
             SchedulerInput::CollectionEnded(name) => self.end_collection(&name),
             SchedulerInput::WatchTasks(is_watched) => self.is_watched = is_watched,
+            SchedulerInput::ObserveTopics(is_observed) => self.is_observed = is_observed,
             SchedulerInput::Close => self.close(),
         }
     }

@@ -88,6 +88,12 @@ pub enum Notice {
         /// `Options::idle_timeout` of the scheduler.
         timeout: Duration,
     },
+    /// A function or a plugin of a client has logged something or has failed, or their process
+    /// has ended.
+    Plugins {
+        /// What has happened.
+        message: String,
+    },
     /// A P2P shuffle starts again.
     ShuffleRestarted {
         /// The id of the shuffle.
@@ -196,6 +202,7 @@ impl fmt::Display for Notice {
                 "the scheduler ends after being idle for {} s",
                 timeout.as_secs_f64()
             ),
+            Self::Plugins { message } => f.write_str(message),
             Self::ShuffleRestarted { shuffle, cause } => {
                 write!(f, "the shuffle {shuffle} starts again: {cause}")
             }

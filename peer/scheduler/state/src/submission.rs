@@ -35,6 +35,27 @@ pub struct Submission {
     pub(super) fifo_timeout: Duration,
 }
 
+impl Submission {
+    /// The keys that the client wants, and the tasks, each a tuple of its key, its annotations, and
+    /// its priority: the user's, negated, and that within the submission.
+    pub fn view(&self) -> Vec<Value> {
+        let keys = self.keys.iter().map(Key::to_value);
+        let tasks = self.tasks.iter().map(|task| {
+            let priority = [
+                Value::from(-task.user_priority),
+                Value::from(0_i64),
+                Value::from(task.order),
+            ];
+            Value::tuple([
+                task.key.to_value(),
+                task.demands.annotations.clone(),
+                Value::tuple(priority),
+            ])
+        });
+        vec![Value::list(keys), Value::list(tasks)]
+    }
+}
+
 /// A task of a submission.
 #[derive(Clone, Debug)]
 pub(super) struct Submitted {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use daskwire_messages::protocol::{Event as EventMessage, Field as _};
 use daskwire_messages::{Key, Value};
 
-use super::{ClientId, LeftTasks, State};
+use super::{Action, ClientId, LeftTasks, State};
 
 /// The last events of topics, and the clients that are sent new ones.
 #[derive(Debug)]
@@ -179,14 +179,14 @@ impl State {
     /// Messages in topics whose names are not strings are ignored.
     pub(super) fn publish(&mut self, topics: &Value, message: &Value) {
         match topics {
-            Value::Str(name) => self.publish_in(name, message),
+            Value::Str(name) => self.publish_in(name, message, false),
             Value::List(names)
             | Value::Tuple(names)
             | Value::Set(names)
             | Value::FrozenSet(names) => {
                 let names = names.iter().take(MAX_TOPICS);
                 for name in names.filter_map(Value::as_str) {
-                    self.publish_in(name, message);
+                    self.publish_in(name, message, false);
                 }
             }
             _ => {}
@@ -217,7 +217,7 @@ impl State {
         let action = [("action", Value::from(action))];
         let message = Value::dict(action.into_iter().chain(fields));
         for topic in topics {
-            self.publish_in(topic, &message);
+            self.publish_in(topic, &message, true);
         }
     }
 
@@ -238,9 +238,16 @@ impl State {
         self.log(&["all"], "remove-worker", fields);
     }
 
-    fn publish_in(&mut self, name: &str, message: &Value) {
+    fn publish_in(&mut self, name: &str, message: &Value, is_own: bool) {
         if name.len() > MAX_NAME_LEN {
             return;
+        }
+        if self.is_observed {
+            self.actions.push(Action::Published {
+                topic: name.to_owned(),
+                message: message.clone(),
+                is_own,
+            });
         }
         let time = Value::from(self.now.as_secs_f64());
         let event = Value::tuple([time, message.clone()]);

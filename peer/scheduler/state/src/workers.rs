@@ -130,17 +130,18 @@ impl State {
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
         self.totals.workers_added += 1;
+        // The first action, before the events of topics.
+        self.actions.push(Action::AcceptWorker {
+            id,
+            heartbeat_interval: self.heartbeat_interval(),
+            warning,
+        });
         self.log(&[&address], "add-worker", []);
         self.log(
             &["all"],
             "add-worker",
             [("worker", Value::from(address.as_str()))],
         );
-        self.actions.push(Action::AcceptWorker {
-            id,
-            heartbeat_interval: self.heartbeat_interval(),
-            warning,
-        });
         self.actions.push(Action::Notice(Notice::WorkerJoined {
             worker: address,
             name,

@@ -98,9 +98,9 @@ pub(crate) struct SchedulerCommand {
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Lifetime")]
     idle_timeout: Option<Duration>,
 
-    /// Convert the graphs of collections, such as arrays and data frames, to tasks in processes
-    /// of this interpreter, which needs distributed, and what the graphs need. They start when
-    /// they are first needed
+    /// Convert the graphs of collections, such as arrays and data frames, to tasks, and run
+    /// functions and plugins of clients, in processes of this interpreter, which needs
+    /// distributed, and what the graphs need. They start when they are first needed
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "PYTHON", help_heading = "Python")]
     python: Option<PathBuf>,
@@ -122,8 +122,8 @@ pub(crate) struct SchedulerCommand {
         help_heading = "Python"
     )]
     python_import: Vec<String>,
-    /// Time that the conversion of a graph may take, after which the graph fails
-    /// [default: 10m]
+    /// Time that the conversion of a graph, or a function that does not await, may take, after
+    /// which it fails [default: 10m]
     #[cfg(target_os = "linux")]
     #[arg(
         long,
@@ -133,7 +133,7 @@ pub(crate) struct SchedulerCommand {
         help_heading = "Python"
     )]
     python_time_limit: Option<Duration>,
-    /// Memory that a Python process may use, such as 4GiB, after which its graph fails
+    /// Memory that a Python process may use, such as 4GiB, after which what it does fails
     /// [default: no limit]
     #[cfg(target_os = "linux")]
     #[arg(

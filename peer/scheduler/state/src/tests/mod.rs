@@ -115,6 +115,7 @@ impl Cluster {
                 Action::AcceptWorker { .. }
                 | Action::RefuseWorker(..)
                 | Action::NotifyClientDrained(_)
+                | Action::Published { .. }
                 | Action::Task(_) => {}
             }
         }

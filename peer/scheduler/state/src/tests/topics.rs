@@ -93,6 +93,19 @@ fn messages_of_workers_have_their_address() {
 }
 
 #[test]
+fn a_worker_is_accepted_before_others_are_told_about_it() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    subscribe(&mut cluster, client, "all");
+    cluster.handle(SchedulerInput::ObserveTopics(true));
+    // Fails unless the first action accepts it.
+    cluster.worker("tcp://w:1", 1);
+    let events = sent(&mut cluster, client);
+    let actions = events.iter().map(|(_, event)| event.get("action"));
+    assert_eq!(actions.collect::<Vec<_>>(), [Some(&"add-worker".into())]);
+}
+
+#[test]
 fn the_scheduler_publishes_what_happens_to_clients_and_workers() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");

@@ -1,0 +1,529 @@
+//! Functions and plugins of clients, which run in a process of Python.
+
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use daskwire_comm::runtime::{self, Instant, TaskSet};
+use daskwire_messages::protocol::{
+    FromPlugins, PluginAsked, PluginCall, PluginView, RegisterSchedulerPlugin, Request,
+    StartPlugins, Unknown,
+};
+use daskwire_messages::{Key, Value};
+use daskwire_python::anonymous_memory;
+use daskwire_rpc::channel::Channel;
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::reply::{Reply, refused};
+use crate::Notice;
+use crate::python::{PluginEvent, PluginProcess, PluginSender, Python};
+use crate::state::{SchedulerInput, UnknownOps};
+
+/// Interval at which the process is asked whether it answers, and its memory is measured.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Maximum number of times that the process is started again for its plugins without a pause of
+/// [`RESTART_INTERVAL`] between them.
+const MAX_RESTARTS: u32 = 3;
+const RESTART_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Time for plugins to close, after which their process is ended.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The requests of clients that the process is to serve.
+#[derive(Debug)]
+pub(super) struct Calls {
+    sender: mpsc::UnboundedSender<Call>,
+    /// Taken by [`Shared::serve_plugins`].
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<Call>>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    request: Unknown,
+    parts: Parts,
+}
+
+/// Where the parts of an answer go, or the reason why there is none.
+type Parts = mpsc::UnboundedSender<Result<Value, String>>;
+
+/// What the process of plugins is told about.
+#[derive(Debug)]
+pub(super) struct Observer {
+    sender: PluginSender,
+    has_transitions: bool,
+    has_events: bool,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let receiver = Mutex::new(Some(receiver));
+        Self { sender, receiver }
+    }
+}
+
+impl Calls {
+    /// Has the process serve a request. Returns the parts of the answer.
+    fn start(&self, request: Unknown) -> mpsc::UnboundedReceiver<Result<Value, String>> {
+        let (parts, receiver) = mpsc::unbounded_channel();
+        // Without a receiver, the scheduler ends.
+        let _ = self.sender.send(Call { request, parts });
+        receiver
+    }
+}
+
+impl Observer {
+    pub(super) const fn has_transitions(&self) -> bool {
+        self.has_transitions
+    }
+
+    pub(super) const fn has_events(&self) -> bool {
+        self.has_events
+    }
+
+    pub(super) fn observe(&self, event: PluginEvent) {
+        let is_wanted = match event {
+            PluginEvent::Transition(_) => self.has_transitions,
+            _ => self.has_events,
+        };
+        if is_wanted {
+            self.sender.event(event);
+        }
+    }
+}
+
+/// The process, and what belongs to it.
+struct Running {
+    process: PluginProcess,
+    calls: HashMap<u64, Parts>,
+    last_id: u64,
+    /// The registrations of plugins that are not answered yet, by the id of the call, with the names
+    /// of those that are repeated.
+    registering: HashMap<u64, (Option<String>, Unknown)>,
+    /// Since when the process has not answered.
+    silent_since: Option<Instant>,
+    /// The reason why it has to end.
+    end: Option<String>,
+}
+
+/// A registration of a plugin, by its name, which is repeated when the process is started again.
+type Registered = Vec<(String, Unknown)>;
+
+impl Shared {
+    /// Has the process of plugins serve a request, and returns the reply.
+    pub(super) async fn call_python(&self, request: Unknown) -> Reply {
+        let mut parts = self.calls.start(request);
+        match parts.recv().await {
+            Some(Ok(value)) => Reply::Value(value),
+            Some(Err(why)) => refused("RuntimeError", &why),
+            None => refused("RuntimeError", "the scheduler ends"),
+        }
+    }
+
+    /// Registers a plugin of the scheduler.
+    pub(super) async fn register_plugin(&self, request: RegisterSchedulerPlugin) -> Reply {
+        let mut call = Unknown::new("register_scheduler_plugin").field("plugin", request.plugin);
+        if let Some(name) = request.name {
+            call = call.field("name", name);
+        }
+        let is_idempotent = request.idempotent.unwrap_or(false);
+        match self
+            .call_python(call.field("idempotent", is_idempotent))
+            .await
+        {
+            Reply::Value(reply) if reply.get("registered").is_some() => Reply::Value(Value::None),
+            reply => reply,
+        }
+    }
+
+    /// Sends a client what its function returns, again and again, until the comm ends.
+    pub(super) async fn feed(&self, mut channel: Channel, mut request: Unknown) {
+        request.extra.retain(|(name, _)| {
+            let name = name.as_str();
+            name.is_some_and(|name| FEED_FIELDS.contains(&name))
+        });
+        let mut parts = self.calls.start(request);
+        loop {
+            tokio::select! {
+                part = parts.recv() => {
+                    let part = match part {
+                        Some(Ok(part)) => Reply::Value(part),
+                        Some(Err(why)) => refused("RuntimeError", &why),
+                        None => break,
+                    };
+                    if channel.sender.send(&part).await.is_err() {
+                        break;
+                    }
+                }
+                // The client sends nothing.
+                _ = channel.receiver.receive::<Value>() => break,
+                () = self.closed() => break,
+            }
+        }
+        // Dropping the parts stops the function.
+        drop(parts);
+        channel.close().await;
+    }
+
+    /// Reports an event to plugins, if they observe any.
+    pub(super) fn observe(&self, event: PluginEvent) {
+        self.with_machine(|machine| {
+            if let Some(observer) = &machine.outbox.observer {
+                observer.observe(event);
+            }
+        });
+    }
+
+    /// The graphs of a client among events, for plugins that observe them.
+    pub(super) fn graphs_of(
+        &self,
+        client: &str,
+        events: &[SchedulerInput],
+    ) -> VecDeque<PluginEvent> {
+        let graphs = events.iter().filter_map(|event| match event {
+            SchedulerInput::Submitted(_, submission) => Some(submission),
+            _ => None,
+        });
+        let mut graphs = graphs.peekable();
+        let is_wanted = graphs.peek().is_some()
+            && self.with_machine(|machine| {
+                let observer = machine.outbox.observer.as_ref();
+                observer.is_some_and(Observer::has_events)
+            });
+        if !is_wanted {
+            return VecDeque::new();
+        }
+        graphs
+            .map(|graph| PluginEvent::Graph(client.to_owned(), graph.view()))
+            .collect()
+    }
+
+    /// Serves the requests of clients that need the process of plugins, which is started with the
+    /// first of them, and again after it has ended.
+    pub(crate) async fn serve_plugins(self: Arc<Self>) {
+        let receiver = self.calls.receiver.lock();
+        let receiver = receiver.unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(python), Some(mut calls)) = (self.python.clone(), receiver) else {
+            return;
+        };
+        let mut registered = Registered::new();
+        let (mut restart_count, mut started) = (0, runtime::now());
+        loop {
+            let mut first = None;
+            if registered.is_empty() {
+                first = calls.recv().await;
+                if first.is_none() {
+                    return;
+                }
+            }
+            let start = StartPlugins {
+                address: self.address.clone(),
+                id: self.id.clone(),
+                local_directory: python.upload_directory(),
+                ..StartPlugins::default()
+            };
+            if elapsed(started) >= RESTART_INTERVAL {
+                restart_count = 0;
+                started = runtime::now();
+            }
+            let process = match python.start_plugins(start).await {
+                Ok(process) => process,
+                Err(error) => {
+                    let why = format!("the Python process for plugins cannot be started: {error}");
+                    self.plugins_failed(&why, &mut registered);
+                    if let Some(call) = first {
+                        let _ = call.parts.send(Err(why));
+                    }
+                    continue;
+                }
+            };
+            let mut running = Running::new(process);
+            for (name, request) in core::mem::take(&mut registered) {
+                let (parts, _) = mpsc::unbounded_channel();
+                running.call(Call { request, parts }, Some(name));
+            }
+            if let Some(call) = first {
+                running.call(call, None);
+            }
+            self.run_plugins(&python, &mut running, &mut calls, &mut registered)
+                .await;
+            let is_closing = self.is_closing.load(Ordering::Acquire);
+            self.observe_with(None);
+            for (name, request) in core::mem::take(&mut running.registering).into_values() {
+                registered.extend(name.map(|name| (name, request)));
+            }
+            let why = running.ended().await;
+            if is_closing {
+                return;
+            }
+            restart_count += 1;
+            let notice = format!("the process of functions and plugins has ended: {why}");
+            match restart_count > MAX_RESTARTS {
+                true => self.plugins_failed(&notice, &mut registered),
+                false => self.notify(&Notice::Plugins { message: notice }),
+            }
+        }
+    }
+
+    /// Gives up plugins, which cannot be registered again.
+    fn plugins_failed(&self, why: &str, registered: &mut Registered) {
+        let names = registered.drain(..).map(|(name, _)| name);
+        let names = names.collect::<Vec<_>>().join(", ");
+        let lost = match names.is_empty() {
+            true => String::new(),
+            false => format!("; these plugins are removed: {names}"),
+        };
+        let message = format!("{why}{lost}");
+        self.notify(&Notice::Plugins { message });
+    }
+
+    /// Serves requests until the process has ended, or has to end.
+    async fn run_plugins(
+        self: &Arc<Self>,
+        python: &Arc<Python>,
+        running: &mut Running,
+        calls: &mut mpsc::UnboundedReceiver<Call>,
+        registered: &mut Registered,
+    ) {
+        let mut asking = TaskSet::new();
+        let mut tick = runtime::later(PAUSE);
+        loop {
+            tokio::select! {
+                biased;
+                () = runtime::sleep_until(tick) => {
+                    tick = runtime::later(PAUSE);
+                    if running.has_to_end(python) {
+                        return;
+                    }
+                }
+                message = running.process.messages.recv() => {
+                    let Some(message) = message else {
+                        return;
+                    };
+                    self.on_message(python, message, running, registered, &mut asking);
+                }
+                call = calls.recv() => match call {
+                    Some(call) => running.call(call, None),
+                    None => return,
+                },
+                Some(_) = asking.join_next() => {}
+            }
+        }
+    }
+
+    fn on_message(
+        self: &Arc<Self>,
+        python: &Arc<Python>,
+        message: FromPlugins,
+        running: &mut Running,
+        registered: &mut Registered,
+        asking: &mut TaskSet<()>,
+    ) {
+        match message {
+            FromPlugins::PluginPong(_) => running.silent_since = None,
+            FromPlugins::PluginReplied(part) => {
+                if let Some((_, request)) = running.registering.remove(&part.id)
+                    && let Some(name) = part.reply.get("registered").and_then(Value::as_str)
+                {
+                    registered.retain(|(known, _)| known != name);
+                    registered.push((name.to_owned(), request));
+                }
+                running.reply(part.id, part.reply, part.is_last);
+            }
+            FromPlugins::PluginsChanged(plugins) => {
+                registered.retain(|(name, _)| plugins.names.contains(name));
+                self.observe_with(Some(Observer {
+                    sender: running.process.sender.clone(),
+                    has_transitions: plugins.has_transitions,
+                    has_events: plugins.has_events,
+                }));
+            }
+            FromPlugins::PythonLogged(line) => {
+                let message = line.text;
+                self.notify(&Notice::Plugins { message });
+            }
+            FromPlugins::PluginAsked(asked) => {
+                let shared = Arc::clone(self);
+                let sender = running.process.sender.clone();
+                asking.spawn(async move {
+                    let PluginAsked { id, request, .. } = asked;
+                    let reply = match request {
+                        Some(request) => shared.answer_plugin(request).await,
+                        None => Reply::Value(Value::None),
+                    };
+                    sender.answer(id, reply);
+                });
+            }
+            FromPlugins::PluginView(view) => {
+                let viewed = self.view(&view);
+                running.process.sender.answer(view.id, viewed);
+            }
+            FromPlugins::PluginUploaded(_) => python.forget_modules(),
+            FromPlugins::PythonReady(_) | FromPlugins::Unknown(_) => {}
+        }
+    }
+
+    /// Sets what the process of plugins is told about.
+    fn observe_with(&self, observer: Option<Observer>) {
+        self.with_machine(|machine| {
+            let has_events = observer.as_ref().is_some_and(Observer::has_events);
+            machine.outbox.observer = observer;
+            machine.handle(SchedulerInput::ObserveTopics(has_events));
+        });
+    }
+
+    /// Replies to a request of the process of plugins.
+    async fn answer_plugin(self: &Arc<Self>, request: Request) -> Reply {
+        match request {
+            Request::Terminate(_) => {
+                let shared = Arc::clone(self);
+                // Waits for this process, too.
+                drop(runtime::spawn(async move { shared.close().await }));
+                Reply::Value(Value::None)
+            }
+            request => {
+                let mut unknown_ops = UnknownOps::default();
+                let replying = self.reply_to(request, &"a plugin", &mut unknown_ops);
+                Box::pin(replying).await
+            }
+        }
+    }
+
+    /// Reads a part of the state. The reply to what is unknown is nil.
+    fn view(&self, view: &PluginView) -> Value {
+        let from = u32::try_from(view.after).unwrap_or(u32::MAX);
+        let key = view.name.0.as_ref();
+        let name = key.and_then(Key::as_str);
+        let viewed = self.inspect(|state| match (view.kind.as_str(), key, name) {
+            ("workers", ..) => Some(state.view_workers()),
+            ("clients", ..) => Some(state.view_clients()),
+            ("tasks", ..) => Some(state.view_tasks(from)),
+            ("task-count", ..) => Some(Value::from(state.task_count())),
+            ("worker", _, Some(address)) => state.view_worker(address),
+            ("client", _, Some(name)) => state.view_client(name),
+            ("wants_what", _, Some(name)) => Some(state.view_wanted(name, from)),
+            ("task", Some(key), _) => state.view_task(key),
+            ("dependents", Some(key), _) => Some(state.view_dependents(key, from)),
+            _ => None,
+        });
+        viewed.unwrap_or_default()
+    }
+
+    /// Tells plugins that the scheduler closes, and waits for them for a short time.
+    pub(super) async fn close_plugins(&self) {
+        let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
+        if has_plugins {
+            let closing = self.call_python(Unknown::new("close-plugins"));
+            let _ = runtime::timeout(CLOSE_TIMEOUT, closing).await;
+        }
+    }
+}
+
+/// The fields of a request of a feed that the process needs.
+const FEED_FIELDS: [&str; 4] = ["function", "setup", "teardown", "interval"];
+
+fn elapsed(since: Instant) -> Duration {
+    runtime::now().saturating_duration_since(since)
+}
+
+impl Running {
+    fn new(process: PluginProcess) -> Self {
+        Self {
+            process,
+            calls: HashMap::new(),
+            last_id: 0,
+            registering: HashMap::new(),
+            silent_since: None,
+            end: None,
+        }
+    }
+
+    fn call(&mut self, call: Call, repeated: Option<String>) {
+        let Call { request, parts } = call;
+        let id = self.next_id();
+        if request.op == "register_scheduler_plugin" {
+            self.registering.insert(id, (repeated, request.clone()));
+        }
+        self.calls.insert(id, parts);
+        self.process.sender.call(PluginCall {
+            id,
+            request,
+            ..PluginCall::default()
+        });
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Passes on a part of an answer. Stops a function whose client does not need it any more.
+    fn reply(&mut self, id: u64, reply: Value, is_last: bool) {
+        let Some(parts) = self.calls.get(&id) else {
+            return;
+        };
+        let is_sent = parts.send(Ok(reply)).is_ok();
+        if is_last || !is_sent {
+            self.calls.remove(&id);
+        }
+        if !is_last && !is_sent {
+            self.stop(id);
+        }
+    }
+
+    /// Stops a function that is called again and again.
+    fn stop(&mut self, id: u64) {
+        let request = Unknown::new("stop").field("call", id);
+        let call = PluginCall {
+            id: self.next_id(),
+            request,
+            ..PluginCall::default()
+        };
+        self.process.sender.call(call);
+    }
+
+    /// Whether the process exceeds a limit. Asks it whether it answers.
+    fn has_to_end(&mut self, python: &Python) -> bool {
+        let options = python.options();
+        if let Some(limit) = options.memory_limit
+            && anonymous_memory(&self.process.child.id.to_string()) > limit
+        {
+            let why = format!("it took more memory than the limit of {limit} bytes");
+            self.end = Some(why);
+            return true;
+        }
+        match self.silent_since {
+            Some(since) if elapsed(since) >= options.time_limit => {
+                let limit = options.time_limit.as_secs_f64();
+                let why = format!(
+                    "a function or a hook of a plugin took longer than the limit of {limit} s"
+                );
+                self.end = Some(why);
+                return true;
+            }
+            Some(_) => {}
+            None => {
+                self.silent_since = Some(runtime::now());
+                self.process.sender.ping();
+            }
+        }
+        false
+    }
+
+    /// Ends the process, if it has not ended, and tells those who wait for it why.
+    async fn ended(self) -> String {
+        let child = Arc::clone(&self.process.child);
+        let how = runtime::spawn_blocking(move || child.end()).await;
+        let how = how.unwrap_or_else(|_| "the scheduler ends".to_owned());
+        let why = self.end.unwrap_or(how);
+        for parts in self.calls.into_values() {
+            let _ = parts.send(Err(format!(
+                "the process of functions and plugins has ended: {why}"
+            )));
+        }
+        why
+    }
+}
