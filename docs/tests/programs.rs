@@ -178,13 +178,15 @@ fn all_blocks(language: &str) -> Vec<(String, Block)> {
 }
 
 /// The block for the microcontroller needs the worker that `core/embedded/firmware` runs
-/// under emulation; its call is that of `cluster.py` there.
+/// under emulation; its call is that of `cluster.py` there. That with a `LocalCluster` in Python
+/// is run by `python/tests/test_local_cluster.py`.
 #[test]
 fn every_block_of_python_is_run() {
     let run = [
         "native:hypot\"), 3, 4, workers=[\"mcu\"]",
         "native:scale",
         "native:hypot",
+        "from daskwire import LocalCluster",
     ];
     let mut run = run.to_vec();
     let found = all_blocks("python");

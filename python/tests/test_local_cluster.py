@@ -118,6 +118,17 @@ def test_one_import_changes_a_program(tmp_path):
     assert run.stderr == "to the error\n"
 
 
+@pytest.mark.parametrize("page", ["python/README.md", "docs/src/replace-dask-scheduler.md"])
+def test_programs_of_the_documentation(page, tmp_path):
+    text = (pathlib.Path(__file__).parents[2] / page).read_text()
+    blocks = re.findall("^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    [program] = [block for block in blocks if "import LocalCluster" in block]
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    printed = subprocess.check_output([sys.executable, path], text=True, timeout=WAIT)
+    assert printed == "6\n"
+
+
 def test_workers_are_as_asked(tmp_path):
     with LocalCluster(
         name="mine",

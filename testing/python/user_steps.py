@@ -965,7 +965,7 @@ def run_without_waiting(client):
     assert Event("ran").wait(WAIT)
 
 
-@refused(NotImplementedError, 'refuses "run_function": it would run a function of Python')
+@refused(NotImplementedError, 'refuses "run_function": it would run code of Python')
 def run_on_the_scheduler(client):
     equal(client.run_on_scheduler(inc, 1), 2)
 
@@ -1012,7 +1012,7 @@ def register_a_nanny_plugin(client):
     client.register_plugin(MarksNannies(), name="marks-nannies")
 
 
-@refused(NotImplementedError, 'refuses "register_scheduler_plugin": it has no plugins of its own')
+@refused(NotImplementedError, 'refuses "register_scheduler_plugin": it would run code of Python')
 def register_a_scheduler_plugin(client):
     client.register_plugin(OfScheduler(), name="of-scheduler")
     client.unregister_scheduler_plugin("of-scheduler")
@@ -1079,7 +1079,7 @@ def profile(client):
     equal(client.profile(workers=[address_of(client, "worker-0")])["identifier"], "root")
 
 
-@refused(NotImplementedError, 'refuses "run_function": it would run a function of Python')
+@refused(NotImplementedError, 'refuses "run_function": it would run code of Python')
 def write_a_performance_report(client):
     path = os.path.join(tempfile.mkdtemp(), "report.html")
     # Dask needs bokeh for it.
@@ -1327,7 +1327,7 @@ def dump_the_state_with_a_lost_worker(client):
     assert "--dask" in sys.argv or "remove-worker" in str(events["all"])
 
 
-@refused(NotImplementedError, 'refuses "register_scheduler_plugin": it has no plugins of its own')
+@refused(NotImplementedError, 'refuses "register_scheduler_plugin": it would run code of Python')
 def upload_a_directory(client):
     folder = pathlib.Path(tempfile.mkdtemp(), "package_of_user")
     folder.mkdir()

@@ -108,7 +108,9 @@ fn functions_run_on_the_scheduler() {
     assert_eq!(python_processes(scheduler.id()), [""; 0]);
     check_functions(&scheduler, &["functions", "state", "acts"]);
     assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
-    assert_eq!(warnings_except(&worker.log(), &[]), [""; 0]);
+    // One of the tasks fails, and another one still runs when the worker is retired.
+    let expected = ["Compute Failed", "execute('block')"];
+    assert_eq!(warnings_except(&worker.log(), &expected), [""; 0]);
 }
 
 #[test]
