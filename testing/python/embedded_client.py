@@ -206,13 +206,23 @@ def interleaves(client):
 
 def shares_once(client):
     """An object that several tasks refer to is a task, and the worker gets it once."""
-    big = numpy.ones(50_000)
-    sums = client.map(lambda number, array: number + array.sum(), range(10), array=big)
+    event = Event("shared")
+
+    def total(number, array):
+        Event("shared").wait()
+        return number + array.sum()
+
+    def shared():
+        return [key for key in client.who_has() if str(key).startswith("shared-")]
+
+    sums = client.map(total, range(10), array=numpy.ones(50_000))
+    # It is in memory while tasks need it.
+    while not (found := shared()):
+        time.sleep(0.01)
+    assert len(found) == 1, found
+    event.set()
     assert client.gather(sums) == [number + 50_000 for number in range(10)]
-    shared = [key for key in client.has_what() and client.who_has() if "shared-" in str(key)]
-    assert len(shared) == 1, client.who_has()
-    del sums
-    while client.who_has():
+    while shared():
         time.sleep(0.01)
 
 
