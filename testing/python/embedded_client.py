@@ -207,41 +207,25 @@ def interleaves(client):
 def shares_once(client):
     """An object that several tasks refer to is a task, and the worker gets it once."""
     event = Event("shared")
+    array = numpy.ones(50_000)
 
-    def total(number, array):
+    def total(number):
         Event("shared").wait()
         return number + array.sum()
 
     def shared():
         return [key for key in client.who_has() if str(key).startswith("shared-")]
 
-    sums = client.map(total, range(10), array=numpy.ones(50_000))
+    sums = client.map(total, range(10))
     # It is in memory while tasks need it.
     while not (found := shared()):
         time.sleep(0.01)
     assert len(found) == 1, found
     event.set()
     assert client.gather(sums) == [number + 50_000 for number in range(10)]
+    del sums
     while shared():
         time.sleep(0.01)
-
-
-def steals(client):
-    """A task that was sent to a busy worker, and waits there, is taken back for an idle one."""
-    here, other = client.ncores()
-    blocked = client.submit(time.sleep, 5, workers=[here], pure=False)
-    short = client.submit(time.sleep, 1, workers=[other], pure=False)
-    while not all(client.processing().values()):
-        time.sleep(0.01)
-    # Each worker is sent one of these in advance.
-    anywhere = dict(workers=[here, other], pure=False)
-    waiting = [client.submit(operator.neg, 1, **anywhere) for _ in range(2)]
-    wait(waiting)
-    assert not blocked.done()
-    assert {client.who_has([future])[future.key] for future in waiting} == {(other,)}
-    confirmed = [event for _, event in client.get_events("stealing") if event[0] == "confirm"]
-    assert confirmed, client.get_events("stealing")
-    client.gather([blocked, short])
 
 
 def converts(client):

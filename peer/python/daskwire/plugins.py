@@ -562,13 +562,15 @@ class Scheduler:
 
     def _kept(self):
         """What has been read since the loop ran."""
-        if self._parts is None:
-            self._parts = {}
+        # Another thread may forget it meanwhile.
+        parts = self._parts
+        if parts is None:
+            parts = self._parts = {}
             if threading.get_ident() == self._link.thread:
                 self._link.loop.call_soon(self._forget)
             else:
                 self._link.loop.call_soon_threadsafe(self._forget)
-        return self._parts
+        return parts
 
     def _forget(self):
         self._parts = None
