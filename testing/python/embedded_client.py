@@ -214,8 +214,10 @@ def shares_once(client):
         return number + array.sum()
 
     def shared():
-        return [key for key in client.who_has() if str(key).startswith("shared-")]
+        return {key for key in client.who_has() if str(key).startswith("shared-")} - before
 
+    before = set()
+    before = shared()
     sums = client.map(total, range(10))
     # It is in memory while tasks need it.
     while not (found := shared()):
@@ -226,6 +228,20 @@ def shares_once(client):
     del sums
     while shared():
         time.sleep(0.01)
+
+
+def steals(client):
+    """A task that was sent to a busy worker, and waits there, is taken back for an idle one."""
+    here, other = client.ncores()
+    blocked = client.submit(time.sleep, 5, workers=[here], pure=False)
+    while not client.processing()[here]:
+        time.sleep(0.01)
+    on = dict(workers=[here], allow_other_workers=True, pure=False)
+    waiting = [client.submit(operator.neg, 1, **on) for _ in range(2)]
+    wait(waiting)
+    assert not blocked.done()
+    assert {client.who_has([future])[future.key] for future in waiting} == {(other,)}
+    client.gather(blocked)
 
 
 def converts(client):

@@ -103,7 +103,7 @@ async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failu
 }
 
 // ROLES SCHEDULER-3, SCHEDULER-4, SCHEDULER-5, SCHEDULER-6, SCHEDULER-7, SCHEDULER-8
-// ROLES SCHEDULER-9, SCHEDULER-10
+// ROLES SCHEDULER-9, SCHEDULER-10, SCHEDULER-11
 async fn serves_client(python: &Path) -> Result<(), Failure> {
     let steps = [
         "journey",
@@ -117,6 +117,7 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
         "nests",
         "interleaves",
         "shares_once",
+        "steals",
         "options",
     ];
     serves(Embedded::start().await, python, &steps).await
