@@ -47,7 +47,7 @@ _PROTOCOLS = ("tcp", "tls", "quic")
 
 # Arguments of Dask's class that have no effect here, by the reason. `None` is accepted for each.
 _UNSUPPORTED = {
-    "blocked_handlers": "the scheduler has no list of handlers",
+    "blocked_handlers": "the setting distributed.scheduler.blocked-handlers has it",
     "scheduler_kwargs": "the scheduler is not a class of Python",
     "service_kwargs": "the scheduler has no services of Python",
     "services": "the scheduler has no services of Python",

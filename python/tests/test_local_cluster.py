@@ -125,7 +125,7 @@ def test_programs_of_the_documentation(page, tmp_path):
     [program] = [block for block in blocks if "import LocalCluster" in block]
     path = tmp_path / "program.py"
     path.write_text(program)
-    printed = subprocess.check_output([sys.executable, path], text=True, timeout=WAIT)
+    printed = subprocess.check_output([sys.executable, path], text=True, timeout=240)
     assert printed == "6\n"
 
 
