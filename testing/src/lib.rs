@@ -500,7 +500,7 @@ pub fn address_after(log: &str, label: &str) -> Option<String> {
 
 /// Timeout for a process to be ready. Importing Dask on a busy machine takes several
 /// seconds.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Timeout of a reply. The process is killed after it, so that a test ends if its
 /// cluster has lost a worker.
