@@ -115,7 +115,8 @@ def test_one_import_changes_a_program(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout == PRINTED
-    assert run.stderr == "to the error\n"
+    # On a busy machine, a worker may report that it has left without the scheduler's answer.
+    assert run.stderr.startswith("to the error\n")
 
 
 @pytest.mark.parametrize("page", ["python/README.md", "docs/src/replace-dask-scheduler.md"])
