@@ -27,11 +27,6 @@ use daskwire_peer::client::{
 };
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::{Client, Key, Value};
-#[cfg(target_os = "linux")]
-use daskwire_peer::{
-    cluster::{ClusterTransport, LocalCluster},
-    scheduler::{Options, PythonOptions},
-};
 use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,18 +61,7 @@ async fn examples_work_with_a_real_cluster() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn examples_work_with_a_local_cluster() {
-    let interpreter = python(Environment::Current);
-    let options = Options {
-        python: Some(PythonOptions::new(&interpreter)),
-        ..Options::default()
-    };
-    let cluster = LocalCluster::builder()
-        .transport(ClusterTransport::Tcp)
-        .configure_workers(move |_, worker| worker.python(&interpreter))
-        .scheduler(options)
-        .start()
-        .await
-        .expect("a cluster");
+    let cluster = crate::support::local::cluster_with_python().await;
     run_examples(&cluster.address().to_string()).await;
     let client = service::connect(&cluster.address().to_string()).await;
     let client = client.expect("it connects");

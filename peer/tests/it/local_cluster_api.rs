@@ -323,22 +323,7 @@ async fn the_cluster_is_controlled() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn python_runs_on_the_workers() {
-    use daskwire_peer::cluster::ClusterTransport;
-    use daskwire_peer::scheduler::{Options, PythonOptions};
-    use daskwire_testing::{Environment, python};
-
-    let interpreter = python(Environment::Current);
-    let options = Options {
-        python: Some(PythonOptions::new(&interpreter)),
-        ..Options::default()
-    };
-    let cluster = LocalCluster::builder()
-        .transport(ClusterTransport::Tcp)
-        .configure_workers(move |_, worker| worker.python(&interpreter))
-        .scheduler(options)
-        .start()
-        .await
-        .expect("a cluster");
+    let cluster = crate::support::local::cluster_with_python().await;
     let client = cluster.client().await.expect("a client");
     let numbers = client.submit("numpy.arange", [4]).expect("submitted");
     let sum = client.submit("numpy.sum", [&numbers]).expect("submitted");

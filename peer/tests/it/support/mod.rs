@@ -2,3 +2,5 @@
 
 pub(crate) mod client;
 pub(crate) mod embedded;
+#[cfg(target_os = "linux")]
+pub(crate) mod local;
