@@ -282,6 +282,10 @@ pub struct Policy {
     /// request that would exceed the limit is refused with [`RequestRefusal::Full`]. Default: 1
     /// GiB.
     pub max_shared_len: usize,
+    /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
+    /// them, its key, and one KiB. A submission that would
+    /// exceed the limit fails with a `MemoryError`. Default: no limit.
+    pub max_tasks_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
     /// Active Memory Manager; `None` for only on request. Default: 2 seconds.
     pub replica_interval: Option<Duration>,
@@ -314,6 +318,7 @@ impl Default for Policy {
             worker_ttl: Some(Duration::from_secs(300)),
             topic_length: 1000,
             max_shared_len: 1 << 30,
+            max_tasks_len: usize::MAX,
             replica_interval: Some(replicas::INTERVAL),
             replica_measure: MemoryMeasure::Optimistic,
             no_worker_timeout: None,
@@ -345,6 +350,8 @@ pub struct State {
     totals: Totals,
     random: u64,
     tasks: Table<Task>,
+    /// The memory of all tasks, see [`Policy::max_tasks_len`].
+    tasks_len: usize,
     by_key: KeyIndex,
     clients: Members<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
@@ -513,6 +520,7 @@ impl State {
             last_transition: Duration::ZERO,
             totals: Totals::default(),
             tasks: Table::default(),
+            tasks_len: 0,
             by_key: KeyIndex::default(),
             clients: Members::default(),
             by_name: HashMap::new(),

@@ -161,6 +161,24 @@ pub(super) struct Task {
     pub(super) actor_on: Option<WorkerId>,
 }
 
+impl Task {
+    /// The memory of the task, as in [`Policy::max_tasks_len`](super::Policy::max_tasks_len).
+    pub(super) fn len(&self) -> usize {
+        task_len(&self.key, self.run_spec.as_ref().map(|spec| &spec.payload))
+    }
+}
+
+/// The memory of a task, as in [`Policy::max_tasks_len`](super::Policy::max_tasks_len).
+pub(super) fn task_len(key: &Key, payload: Option<&Serialized>) -> usize {
+    /// For the task and its places in indexes.
+    const FIXED: usize = 1 << 10;
+    let payload = payload.map_or(0, Serialized::len);
+    let payload = usize::try_from(payload).unwrap_or(usize::MAX);
+    FIXED
+        .saturating_add(key.as_msgpack().len())
+        .saturating_add(payload)
+}
+
 /// The payload of a task, and its demands on a worker.
 #[derive(Clone, Debug)]
 pub(super) struct RunSpec {

@@ -10,10 +10,10 @@ use daskwire_messages::protocol::TaskRetried;
 use daskwire_messages::{Key, Value};
 
 use super::groups::GroupId;
-use super::model::{Priority, RunSpec, Task, TaskId, TaskStage};
+use super::model::{Priority, RunSpec, Task, TaskId, TaskStage, task_len};
 use super::send::erred;
 use super::slices::Job;
-use super::submission::{Dependency, Refusal, Submission, Submitted};
+use super::submission::{Dependency, Failure, Refusal, Submission, Submitted};
 use super::{ClientId, State};
 
 /// A submission, of which a part is done.
@@ -35,6 +35,8 @@ pub(super) struct Submitting {
     /// The tasks that make actors and are not marked yet.
     actors: vec::IntoIter<Key>,
     step: Step,
+    /// Why its keys fail, if its tasks would need too much memory.
+    failure: Option<Arc<Failure>>,
     generation: u64,
     submission: u64,
     /// The groups of the tasks' demands.
@@ -54,6 +56,8 @@ enum Step {
     Want,
     /// It is taken back, because a dependency or a key is unknown.
     Cancel,
+    /// It is taken back, because its tasks would need more memory than they may.
+    Refuse,
     /// Its tasks are no longer kept, unless they are needed.
     End,
 }
@@ -84,6 +88,7 @@ impl State {
             key_count: 0,
             actors: actors.into_iter(),
             step: Step::Insert,
+            failure: None,
             generation: self.generation_of(submitting_task.as_ref(), fifo_timeout),
             submission: self.submission_count,
             groups: BTreeMap::new(),
@@ -97,10 +102,7 @@ impl State {
         for _ in 0..self.slice_len {
             submitting.step = match submitting.step {
                 Step::Insert => match submitting.tasks.next() {
-                    Some(task) => match self.insert_submitted(task, submitting) {
-                        true => Step::Insert,
-                        false => Step::Cancel,
-                    },
+                    Some(task) => self.insert_submitted(task, submitting),
                     None => Step::Find,
                 },
                 Step::Find => match submitting.keys.get(submitting.key_count) {
@@ -135,6 +137,7 @@ impl State {
                     self.take_back(submitting);
                     Step::End
                 }
+                Step::Refuse => self.refuse_key(submitting),
                 Step::End => match submitting.ids.pop() {
                     Some(id) => {
                         self.tasks[id].waiter_count -= 1;
@@ -153,22 +156,26 @@ impl State {
         false
     }
 
-    /// Inserts a task. Returns whether all of its dependencies are known.
+    /// Inserts a task. Returns what is done next.
     // ROLES SCHEDULER-7
-    fn insert_submitted(&mut self, task: Submitted, submitting: &mut Submitting) -> bool {
+    fn insert_submitted(&mut self, task: Submitted, submitting: &mut Submitting) -> Step {
         let found = task.dependencies.iter();
         let found = found.map(|dependency| match dependency {
             Dependency::Inside(index) => submitting.ids.get(*index).copied(),
             Dependency::Outside(key) => self.by_key.get(key).copied(),
         });
         let Some(mut dependencies) = found.collect::<Option<Vec<TaskId>>>() else {
-            return false;
+            return Step::Cancel;
         };
         if let Some(known) = self.by_key.get(&task.key) {
             let known = *known;
             self.tasks[known].waiter_count += 1;
             submitting.ids.push(known);
-            return true;
+            return Step::Insert;
+        }
+        let len = task_len(&task.key, Some(&task.run_spec));
+        if self.tasks_len.saturating_add(len) > self.policy.max_tasks_len {
+            return Step::Refuse;
         }
         dependencies.sort_unstable();
         dependencies.dedup();
@@ -205,7 +212,32 @@ impl State {
         new.waiter_count = 1;
         submitting.new_count += 1;
         submitting.ids.push(id);
-        true
+        Step::Insert
+    }
+
+    /// Has a key that a client has submitted fail, because the tasks would need too much memory. What
+    /// the client already knows of the key stays as it is.
+    fn refuse_key(&mut self, submitting: &mut Submitting) -> Step {
+        let client = submitting.client;
+        let Some(key) = submitting.keys.get(submitting.key_count) else {
+            self.log_submission(client, "error", None);
+            return Step::End;
+        };
+        submitting.key_count += 1;
+        let known = self.by_key.get(key).map(|id| &self.tasks[*id]);
+        if known.is_none_or(|task| task.wanted_by.binary_search(&client).is_err()) {
+            let limit = self.policy.max_tasks_len;
+            let failure = submitting.failure.get_or_insert_with(|| {
+                let message = format!(
+                    "the tasks would take more than the {limit} bytes that the scheduler has for \
+                     tasks: submit fewer at once, or pass large arguments by `scatter`"
+                );
+                Failure::new("MemoryError", &message, None)
+            });
+            let message = erred(key, failure);
+            self.send_client(client, message);
+        }
+        Step::Refuse
     }
 
     /// Has a client want a key that it has submitted.
@@ -368,6 +400,7 @@ impl State {
             is_actor: false,
             actor_on: None,
         });
+        self.tasks_len += self.tasks[id].len();
         self.extensions.task_added(&key);
         self.by_key.insert(key, id);
         id

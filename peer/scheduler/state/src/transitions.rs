@@ -373,6 +373,7 @@ impl State {
             return;
         }
         if let Some(task) = self.tasks.remove(id) {
+            self.tasks_len -= task.len();
             self.by_key.remove(&task.key);
             if let Some(run_spec) = &task.run_spec {
                 self.leave_group(run_spec.group);

@@ -22,7 +22,7 @@ use crate::command::failure::Result;
 use crate::command::http::{HttpAddress, Server};
 use crate::command::runtime::{on_thread, stop_requested};
 use crate::command::tls::TlsArguments;
-use crate::command::worker_command::quantity::duration;
+use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 #[cfg(target_os = "linux")]
 use crate::command::worker_command::quantity::size;
 use crate::command::{files, terminal};
@@ -97,6 +97,11 @@ pub(crate) struct SchedulerCommand {
     /// distributed.scheduler.idle-timeout, or never]
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Lifetime")]
     idle_timeout: Option<Duration>,
+
+    /// Memory that tasks may take: auto (three quarters of the machine's), 0 for no limit, a
+    /// fraction of it, or a size such as 8GiB. Submissions beyond it fail with a MemoryError
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory_limit, help_heading = "Limits")]
+    memory_limit: MemoryLimit,
 
     /// Convert the graphs of collections, such as arrays and data frames, to tasks, and run
     /// functions and plugins of clients, in processes of this interpreter, which needs

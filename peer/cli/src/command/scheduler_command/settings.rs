@@ -18,7 +18,7 @@ use crate::command::failure::{Failure, Result};
 use crate::command::http::HttpAddress;
 use crate::command::terminal;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
-use crate::command::worker_command::quantity::duration;
+use crate::command::worker_command::quantity::{MemoryLimit, duration};
 
 /// The port of a scheduler, as in Dask.
 pub(super) const PORT: u16 = 8786;
@@ -82,7 +82,7 @@ impl Settings {
         };
         Ok(Self {
             contact: contact.transpose()?,
-            policy: policy(config)?,
+            policy: with_limit(policy(config)?, arguments.memory_limit),
             blocked_ops: blocked_ops(config)?,
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
@@ -114,7 +114,7 @@ impl Settings {
         Ok(Self {
             listen: vec![address],
             contact: None,
-            policy: policy(&config)?,
+            policy: with_limit(policy(&config)?, MemoryLimit::Auto),
             blocked_ops: blocked_ops(&config)?,
             permit: None,
             idle_timeout: None,
@@ -292,6 +292,16 @@ const CERTIFICATE_NAMES: [&str; 2] = [
     "distributed.comm.tls.client.names",
     "distributed.comm.tls.worker.names",
 ];
+
+/// Limits the memory of tasks.
+fn with_limit(mut policy: Policy, memory_limit: MemoryLimit) -> Policy {
+    /// The part of the machine's memory that tasks may take unless a limit is given.
+    const AUTO: f64 = 0.75;
+    if let Some(limit) = memory_limit.bytes(AUTO) {
+        policy.max_tasks_len = usize::try_from(limit).unwrap_or(usize::MAX);
+    }
+    policy
+}
 
 fn policy(config: &Config) -> Result<Policy> {
     let mut policy = Policy::default();

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use daskwire_messages::quantity;
+use serde_json::json;
+
+use super::machine;
+use crate::command::terminal;
 
 /// Parses a size: `500MB`, `4GiB`, `1e9`.
 pub(crate) fn size(input: &str) -> Result<u64, String> {
@@ -17,9 +21,8 @@ pub(crate) fn duration(input: &str) -> Result<Duration, String> {
 
 /// The value of `--memory-limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum MemoryLimit {
-    /// `auto`: the fraction of the machine's memory that equals the worker's fraction of
-    /// the processors.
+pub(crate) enum MemoryLimit {
+    /// `auto`: a fraction of the machine's memory that the command determines.
     Auto,
     /// A fraction of the machine's memory.
     Fraction(f64),
@@ -29,8 +32,45 @@ pub(super) enum MemoryLimit {
     None,
 }
 
+impl MemoryLimit {
+    /// The limit in bytes; `auto` is the fraction of the machine's memory that stands for `auto`.
+    pub(crate) fn bytes(self, auto: f64) -> Option<u64> {
+        let Some(memory) = machine::memory() else {
+            return match self {
+                Self::Len(len) => Some(len),
+                _ => None,
+            };
+        };
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a fraction of memory need not be exact, and casts saturate"
+        )]
+        let part = |fraction: f64| (memory as f64 * fraction) as u64;
+        match self {
+            Self::None => None,
+            Self::Auto => Some(part(auto)),
+            Self::Fraction(fraction) => Some(part(fraction)),
+            Self::Len(len) if len > memory => {
+                terminal::event(
+                    "notice",
+                    format_args!(
+                        "this machine has {} MiB of memory, which is less than the memory limit: \
+                         they are the limit",
+                        memory >> 20
+                    ),
+                    json!({}),
+                );
+                Some(memory)
+            }
+            Self::Len(len) => Some(len),
+        }
+    }
+}
+
 /// Parses a memory limit: `auto`, `0`, `0.5`, `4GiB`.
-pub(super) fn memory_limit(input: &str) -> Result<MemoryLimit, String> {
+pub(crate) fn memory_limit(input: &str) -> Result<MemoryLimit, String> {
     let input = input.trim();
     if input == "auto" {
         return Ok(MemoryLimit::Auto);

@@ -8,7 +8,7 @@ use daskwire_comm::{Address, Codec, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
 use serde_json::{Value, json};
 
-use super::quantity::{self, MemoryLimit};
+use super::quantity;
 use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
 use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
@@ -146,7 +146,9 @@ impl Settings {
                 "--worker-port: expected at least {nworkers} ports, one for each worker"
             )));
         }
-        let memory_limit = memory_limit(arguments.memory_limit, nthreads, processors);
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let share = (nthreads as f64 / processors as f64).min(1.0);
+        let memory_limit = arguments.memory_limit.bytes(share);
         let lifetime =
             |name: &str| setting(config, &format!("lifetime.{name}"), quantity::duration);
         let stagger = match arguments.lifetime_stagger {
@@ -558,41 +560,6 @@ fn resources(config: &Config) -> Result<BTreeMap<String, f64>> {
             "distributed.worker.resources: {resources}: expected a mapping from names to numbers"
         ))
     })
-}
-
-fn memory_limit(limit: MemoryLimit, nthreads: usize, processors: usize) -> Option<u64> {
-    let Some(memory) = machine::memory() else {
-        return match limit {
-            MemoryLimit::Len(len) => Some(len),
-            _ => None,
-        };
-    };
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a fraction of memory need not be exact, and casts saturate"
-    )]
-    let part = |fraction: f64| (memory as f64 * fraction) as u64;
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-    match limit {
-        MemoryLimit::None => None,
-        MemoryLimit::Auto => Some(part((nthreads as f64 / processors as f64).min(1.0))),
-        MemoryLimit::Fraction(fraction) => Some(part(fraction)),
-        MemoryLimit::Len(len) if len > memory => {
-            terminal::event(
-                "notice",
-                format_args!(
-                    "this machine has {} MiB of memory, which is less than the memory limit: \
-                     they are the limit",
-                    memory >> 20
-                ),
-                json!({}),
-            );
-            Some(memory)
-        }
-        MemoryLimit::Len(len) => Some(len),
-    }
 }
 
 fn nworkers(count: &str, processors: usize) -> Result<usize> {

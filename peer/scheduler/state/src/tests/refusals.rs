@@ -74,3 +74,31 @@ fn cycles_are_refused() {
     }
     cluster.assert_empty();
 }
+
+#[test]
+fn a_submission_beyond_the_memory_of_tasks_fails_and_leaves_nothing() {
+    let mut cluster = Cluster::new();
+    cluster.state.policy.max_tasks_len = 10 * 1024;
+    let client = cluster.client("one");
+    cluster.submit(client, [add("a", &[])], &["a"]);
+    let before = cluster.state.tasks_len;
+    let tasks: Vec<Node> = (0..20).map(|n| add(&format!("t-{n}"), &[])).collect();
+    let keys: Vec<String> = (0..20).map(|n| format!("t-{n}")).collect();
+    let mut keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    // A key that is known stays as it is.
+    keys.push("a");
+    cluster.sent_to_client(client);
+    cluster.submit(client, tasks, &keys);
+    let text = "MemoryError: the tasks would take more than the 10240 bytes that the scheduler has for \
+                tasks: submit fewer at once, or pass large arguments by `scatter`";
+    let expected = keys[..20].iter().map(|key| format!("task-erred {key} {text}"));
+    assert_eq!(cluster.sent_to_client(client), expected.collect::<Vec<_>>());
+    assert_eq!(cluster.state.tasks_len, before);
+    assert_eq!(cluster.state.task_count(), 1);
+
+    // A smaller one has room.
+    cluster.submit(client, [add("b", &["a"])], &["b"]);
+    assert_eq!(cluster.state.task_count(), 2);
+    cluster.release(client, &["a", "b"]);
+    assert_eq!(cluster.state.tasks_len, 0);
+}
