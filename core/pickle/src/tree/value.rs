@@ -226,7 +226,11 @@ impl<'p> Str<'p> {
 
 impl PartialEq<str> for Str<'_> {
     fn eq(&self, other: &str) -> bool {
-        *self.to_bytes() == *other.as_bytes()
+        match self {
+            // The form of all recent protocols, without the detour of a `Cow`.
+            Self::Utf8(string) => string.as_bytes() == other.as_bytes(),
+            _ => *self.to_bytes() == *other.as_bytes(),
+        }
     }
 }
 

@@ -60,6 +60,9 @@ fn is_word(word: &str) -> bool {
 
 /// `str.isalpha`, which is narrower than Unicode's alphabetic property.
 fn is_letter(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_alphabetic();
+    }
     let code = u32::from(c);
     let after = NOT_LETTERS.partition_point(|(first, _)| *first <= code);
     let range = after

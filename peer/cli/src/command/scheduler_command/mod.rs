@@ -22,9 +22,9 @@ use crate::command::failure::Result;
 use crate::command::http::{HttpAddress, Server};
 use crate::command::runtime::{on_thread, stop_requested};
 use crate::command::tls::TlsArguments;
-use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 #[cfg(target_os = "linux")]
 use crate::command::worker_command::quantity::size;
+use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 use crate::command::{files, terminal};
 use settings::Settings;
 

@@ -91,7 +91,9 @@ fn a_submission_beyond_the_memory_of_tasks_fails_and_leaves_nothing() {
     cluster.submit(client, tasks, &keys);
     let text = "MemoryError: the tasks would take more than the 10240 bytes that the scheduler has for \
                 tasks: submit fewer at once, or pass large arguments by `scatter`";
-    let expected = keys[..20].iter().map(|key| format!("task-erred {key} {text}"));
+    let expected = keys[..20]
+        .iter()
+        .map(|key| format!("task-erred {key} {text}"));
     assert_eq!(cluster.sent_to_client(client), expected.collect::<Vec<_>>());
     assert_eq!(cluster.state.tasks_len, before);
     assert_eq!(cluster.state.task_count(), 1);
