@@ -516,6 +516,12 @@ impl State {
     pub(super) fn restart_shuffles(&mut self, left: &mut LeftWorker) {
         let shuffles = self.shuffles.by_worker.get(&left.id).cloned();
         for shuffle in shuffles.unwrap_or_default() {
+            // Tasks that fail are published while their run is current, as in Dask.
+            for task in self.tasks_of(&shuffle) {
+                if self.is_killed(task, left) {
+                    self.stop_processing(task, left);
+                }
+            }
             let address = &left.worker.address;
             self.end_run(&shuffle, Some(address));
             for task in self.tasks_of(&shuffle) {

@@ -269,8 +269,16 @@ impl State {
         self.lose_copy(id, left);
     }
 
-    /// Has a task run again that a worker was processing when it left.
-    fn stop_processing(&mut self, id: TaskId, left: &mut LeftWorker) {
+    /// Whether a task fails because a worker left that was processing it, and others before.
+    pub(super) fn is_killed(&self, id: TaskId, left: &LeftWorker) -> bool {
+        let task = &self.tasks[id];
+        !left.is_expected
+            && task.kill_count >= self.policy.allowed_failures
+            && matches!(task.stage, TaskStage::Processing(on) if on == left.id)
+    }
+
+    /// Has a task run again that a worker was processing when it left, or fail.
+    pub(super) fn stop_processing(&mut self, id: TaskId, left: &mut LeftWorker) {
         let allowed = self.policy.allowed_failures;
         let Some(task) = self.tasks.get_mut(id) else {
             return;
