@@ -377,6 +377,19 @@ def read_a_traceback(client):
 
     lines = traceback.extract_tb(client.submit(fails).traceback(WAIT))
     assert "fails" in [line.name for line in lines]
+    lines = traceback.extract_tb(client.submit(fails, workers="worker-0", pure=False).traceback(WAIT))
+    equal([line.name for line in lines], ["fails"])
+
+
+@step
+def submit_what_a_worker_cannot_open(client):
+    class Closed:
+        def __reduce__(self):
+            return exec, ("raise ValueError('closed')",)
+
+    error = client.submit(inc, Closed(), workers="worker-0").exception(WAIT)
+    assert "closed" in repr((error, error.__cause__)), error
+    equal(client.submit(inc, 1, workers="worker-0").result(WAIT), 2)
 
 
 @step

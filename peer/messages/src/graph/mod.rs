@@ -32,7 +32,7 @@ pub use outline::Outline;
 pub use read::REPLACED_BY;
 #[doc(hidden)]
 pub use tuple::Tasks;
-pub use write::opened_by_task;
+pub use write::opened_safely;
 pub use write::{call_pickles, futures_pickle, instance_pickle};
 
 /// A function that a task calls.

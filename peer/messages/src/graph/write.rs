@@ -194,45 +194,27 @@ impl Task {
     }
 }
 
-/// The `run_spec` of a task for a worker of Dask, which opens the task's own pickle while it
-/// runs the task, and calls it with the results of its dependencies. What cannot be opened there
-/// is then an error of the task: a worker opens the `run_spec` itself while it reads the
-/// message, and ends if that fails.
+/// The `run_spec` of a task for a worker of Dask. If the worker cannot open the task's own pickle,
+/// that is an error of the task: a worker opens the `run_spec` while it reads the message, and
+/// ends if that fails.
 ///
 /// Returns `run_spec` if it is not the pickle of a task.
-pub fn opened_by_task<'k>(
-    room: &mut PickleScratch,
-    run_spec: &Serialized,
-    key: &Key,
-    dependencies: impl ExactSizeIterator<Item = &'k Key> + Clone,
-) -> Serialized {
-    /// An expression for `eval`, which another process can open, too: a worker may run tasks in an
-    /// executor of processes. Dask does not see from `eval` whether the task is a coroutine.
-    const CALL: &str = "(lambda result: \
-        __import__('distributed.utils').utils.sync(\
-        __import__('distributed').get_worker().loop, lambda: result) \
-        if __import__('inspect').iscoroutine(result) else result)\
-        (__import__('pickle').loads(task)(data))";
+pub fn opened_safely(room: &mut PickleScratch, run_spec: &Serialized, key: &Key) -> Serialized {
     let Some(inner) = run_spec.plain_pickle() else {
         return run_spec.clone();
     };
     let pickle = room.write(Pickling::default().options(), |writer| {
         let mut names = Names::default();
-        writer.reduce();
+        // excepts(BaseException, loads, partial(Task, key, reraise))(inner)
+        writer.reduce().reduce();
+        writer.global("toolz.functoolz", "excepts").tuple(3);
+        writer.global("builtins", "BaseException");
+        writer.global("pickle", "loads").reduce();
+        writer.global("functools", "partial").tuple(3);
         names.write(writer, SPEC, "Task");
-        writer.tuple(4);
         key.pickle(writer);
-        writer.global("builtins", "eval").str(CALL);
-        writer.reduce();
-        names.write(writer, SPEC, "Dict");
-        writer.tuple(1).dict(2).str("task").bytes(&inner);
-        writer.str("data").reduce();
-        names.write(writer, SPEC, "Dict");
-        writer.tuple(1).dict(dependencies.len());
-        for key in dependencies.clone() {
-            key.pickle(writer);
-            write_reference(key, writer, &mut names);
-        }
+        writer.global("dask.local", "reraise");
+        writer.tuple(1).bytes(&inner);
         Ok::<(), ValueError>(())
     });
     // Cannot fail: the buffer grows as needed.

@@ -1,6 +1,6 @@
 //! Messages to clients and workers.
 
-use daskwire_messages::graph::opened_by_task;
+use daskwire_messages::graph::opened_safely;
 use daskwire_messages::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable, Sizes,
     TaskErredForClient, ToClient, ToWorker,
@@ -94,15 +94,7 @@ impl State {
         let payload = match worker.kind.native {
             // Workers in Rust open it within the task, and look for the names of functions.
             true => run_spec.payload.clone(),
-            false => {
-                let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id].key);
-                opened_by_task(
-                    &mut self.pickle_scratch,
-                    &run_spec.payload,
-                    &task.key,
-                    dependencies,
-                )
-            }
+            false => opened_safely(&mut self.pickle_scratch, &run_spec.payload, &task.key),
         };
         let resources = demands.resources.0.iter();
         let resources = (!demands.resources.is_empty())
