@@ -1,11 +1,13 @@
 """Makes Dask's own tests use `daskwire scheduler`; a plugin of pytest.
 
 The process of `utils_test.cluster` and the class `Scheduler` are replaced with ones that run the
-command named by DASKWIRE. A test that does more with the object than start, name and close a
-scheduler looks inside of Dask's implementation: it is skipped with the attribute as the reason.
+command named by DASKWIRE, with the interpreter of the tests beside it. A test that does more with
+the object than start, name and close a scheduler looks inside of Dask's implementation: it is
+skipped with the attribute as the reason.
 """
 
 import asyncio
+import asyncio.runners
 import atexit
 import concurrent.futures
 import ctypes
@@ -17,6 +19,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -63,13 +66,13 @@ def _start(
 ):
     """Starts the command. Returns its process and a file that it writes once it listens."""
     for name, value in options.items():
-        if name not in _IGNORED and value is not None:
+        if name not in _IGNORED and value not in (None, {}):
             pytest.skip(f"Scheduler({name}=..)")
     if _COMMAND is None:
         raise RuntimeError("DASKWIRE does not name the command `daskwire`")
     folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ["DASKWIRE_FOLDER"]))
     arguments = [_COMMAND, "scheduler", "--scheduler-file", folder / "address"]
-    arguments += ["--dashboard-address", dashboard_address or ":0"]
+    arguments += ["--dashboard-address", dashboard_address or ":0", "--python", sys.executable]
     if isinstance(security, dict):
         security = distributed.Security(**security)
     if security is not None and security.tls_ca_file:
@@ -363,6 +366,18 @@ def _refuse_threads(cls):
 
 _refuse_threads(distributed.LocalCluster)
 _refuse_threads(distributed.Client)
+
+
+def _cancel_all_tasks(loop):
+    """Waits less long than Python for what a test leaves that was skipped in the middle."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=10))
+
+
+asyncio.runners._cancel_all_tasks = _cancel_all_tasks
 
 
 def pytest_runtest_logreport(report):
