@@ -382,6 +382,15 @@ def read_a_traceback(client):
 
 
 @step
+def run_with_a_client_without_pickle(client):
+    with Client(
+        client.scheduler.address, set_as_default=False, serializers=["dask", "msgpack"]
+    ) as other:
+        address = address_of(client, "worker-0")
+        equal(other.run(lambda: 1, workers=[address]), {address: 1})
+
+
+@step
 def submit_what_a_worker_cannot_open(client):
     class Closed:
         def __reduce__(self):

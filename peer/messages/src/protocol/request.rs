@@ -484,6 +484,9 @@ requests! {
         /// The reaction to workers that do not reply: `raise`, `return`, `return_pickle`
         /// or `ignore`. Default: `raise`.
         on_error: Option<String> = "on_error",
+        /// The families of serializers that the requester reads, in the order of its
+        /// preference. Default: all.
+        serializers: Option<Vec<String>> = "serializers",
     }
 
     /// Retries failed tasks.

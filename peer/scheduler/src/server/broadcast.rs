@@ -17,9 +17,14 @@ impl Shared {
     /// by the worker's address. As in Dask, there is no timeout for the replies.
     pub(super) async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Reply {
         let recipients = self.inspect(|state| recipients(state, &request));
+        let mut message = request.msg.clone();
+        if let Some(serializers) = &request.serializers {
+            message = message.field("serializers", Value::list(serializers.clone()));
+        }
+        let message = Arc::new(Request::Unknown(message));
         let mut calls = TaskSet::new();
         for (worker, address) in recipients {
-            let message = Request::Unknown(request.msg.clone());
+            let message = Arc::clone(&message);
             let shared = Arc::clone(self);
             calls.spawn(async move {
                 let reply = match RequestError::parse_address(&address) {
