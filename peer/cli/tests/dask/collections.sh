@@ -17,8 +17,6 @@ fi
 outcomes=$(mktemp -d)
 trap 'rm -r "$outcomes"' EXIT
 cd "$(cd / && "$python" -c 'import dask; print(dask.__path__[0])')/.."
-# P2P shuffles need plugins of the scheduler.
-export DASK_DATAFRAME__SHUFFLE__METHOD=tasks
 export PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 run() {
     CLUSTER_OUTCOMES=$outcomes/$1 CLUSTER_SCHEDULER=$2 "$python" -m pytest -p dask_collections \

@@ -3,9 +3,10 @@
 #
 # Usage: run.sh PYTHON CHECKOUT COMMAND [ARGUMENT OF PYTEST...]
 #
-# The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures and the release of distributed whose
-# sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`. Without
-# arguments, the files of `outcomes.txt` are run and the outcomes compared with it.
+# The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures, bokeh, numpy, pandas, pyarrow and the
+# release of distributed whose sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`,
+# which is started with `--python PYTHON`. Without arguments, the files of `outcomes.txt` are run and the outcomes
+# compared with it.
 set -euo pipefail
 python=$1 checkout=$(realpath "$2") command=$(realpath "$3")
 shift 3
