@@ -1,0 +1,185 @@
+"""Computes graphs of many small tasks on a scheduler with two workers of Dask, and prints, for Dask's
+scheduler and that of daskwire, one after the other: when the scheduler has accepted the graph, when the
+first and the last task have run, all after `compute()`, and the memory of the scheduler and of the Python
+processes beside it.
+
+Usage: PYTHON peer/cli/benches/graphs.py DASKWIRE [--shapes array,shuffle,tree,map]
+           [--tasks 1000,100000] [--schedulers dask,daskwire]
+
+DASKWIRE is the path of the command. PYTHON has distributed, dask with array and dataframe, and psutil. The
+memory is the largest since the scheduler was started, which each line does anew.
+"""
+
+import argparse
+import contextlib
+import operator
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import dask
+import dask.array
+import dask.dataframe
+import numpy
+import pandas
+import psutil
+from distributed import Client, WorkerPlugin, wait
+
+
+def array(count):
+    """Sums of the blocks of x + x.T: about four tasks for a block, and those that add the sums."""
+    side = round((count / 4.35) ** 0.5)
+    x = dask.array.ones((side, side), chunks=1)
+    return (x + x.T).sum()
+
+
+def shuffle(count):
+    """A shuffle by tasks: one for each partition and each stage, and as many that split for each of 32."""
+    partitions = max(8, round(count / 36))
+
+    def part(number):
+        return pandas.DataFrame({"a": numpy.arange(4) + number})
+
+    frame = dask.dataframe.from_map(part, range(partitions), meta=part(0))
+    return frame.shuffle("a", shuffle_method="tasks", force=True).a.sum()
+
+
+def tree(count):
+    """Sums of two, in layers."""
+    add = dask.delayed(operator.add, pure=False)
+    layer = [dask.delayed(operator.neg, pure=False)(n) for n in range(count // 2)]
+    while len(layer) > 1:
+        odd = layer[len(layer) // 2 * 2 :]
+        layer = [add(a, b) for a, b in zip(layer[::2], layer[1::2])] + odd
+    return layer[0]
+
+
+SHAPES = {"array": array, "shuffle": shuffle, "tree": tree, "map": None}
+
+
+class Starts(WorkerPlugin):
+    """Notes when the worker starts its first task."""
+
+    name = "starts"
+
+    def setup(self, worker):
+        self.first = None
+
+    def transition(self, key, start, finish, **kwargs):
+        if finish == "executing" and self.first is None:
+            self.first = time.time()
+
+
+def first_start(client):
+    def read(dask_worker):
+        return dask_worker.plugins["starts"].first
+
+    return min(first for first in client.run(read).values() if first is not None)
+
+
+@contextlib.contextmanager
+def started(command, ready=None):
+    """Starts a process, and yields it with the rest of the line that contains `ready`."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next((line for line in process.stderr if ready is None or ready in line), "")
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield process, line.partition(ready or "\n")[2].strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Memory:
+    """The largest memory of a process, and of those beside it, without what they share."""
+
+    def __init__(self, process):
+        self.process = psutil.Process(process.pid)
+        self.own = self.beside = 0
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ended.wait(0.2):
+            with contextlib.suppress(psutil.Error):
+                self.own = max(self.own, self.process.memory_info().rss)
+                children = self.process.children(recursive=True)
+                beside = sum(child.memory_full_info().uss for child in children)
+                self.beside = max(self.beside, beside)
+
+    def end(self):
+        self.ended.set()
+        self.thread.join()
+
+
+def measure(client, shape, count):
+    """Computes a graph. Returns the times when it was accepted, started and done."""
+    if shape == "map":
+        begin = time.time()
+        futures = client.map(operator.neg, range(count))
+        key = futures[-1].key
+    else:
+        collection = SHAPES[shape](count)
+        begin = time.time()
+        futures = [client.compute(collection, optimize_graph=shape != "array")]
+        key = futures[0].key
+    while client.sync(client.scheduler.get_task_status, keys=[key])[key] is None:
+        time.sleep(0.01)
+    accepted = time.time() - begin
+    wait(futures)
+    assert all(future.status == "finished" for future in futures)
+    return accepted, first_start(client) - begin, time.time() - begin
+
+
+def run(scheduler, daskwire, shape, count):
+    python = sys.executable
+    command = {
+        "dask": [python, "-m", "distributed.cli.dask_scheduler"],
+        "daskwire": [daskwire, "scheduler", "--python", python],
+    }[scheduler]
+    options = ["--host", "127.0.0.1", "--no-dashboard"]
+    with contextlib.ExitStack() as stack:
+        ready = "Scheduler at:"
+        serving, address = stack.enter_context(started([*command, *options, "--port", "0"], ready))
+        worker = [python, "-m", "distributed.cli.dask_worker", address, *options, "--nthreads", "1"]
+        for _ in range(2):
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            stack.enter_context(started([*worker, "--no-nanny", "--local-directory", folder]))
+        client = stack.enter_context(Client(address, timeout=60))
+        client.wait_for_workers(2, timeout=120)
+        # A graph of each kind first, so that everything is imported.
+        client.compute(dask.delayed(operator.neg)(1)).result()
+        client.compute(shuffle(300)).result()
+        client.compute(array(30)).result()
+        client.register_plugin(Starts())
+        memory = Memory(serving)
+        stack.callback(memory.end)
+        accepted, first, last = measure(client, shape, count)
+        print(
+            f"| {shape} | {count} | {scheduler} | {accepted:.2f} | {first:.2f} | {last:.2f} "
+            f"| {memory.own / 1e6:.0f} | {memory.beside / 1e6:.0f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("daskwire")
+    parser.add_argument("--shapes", default="array,shuffle,tree,map")
+    parser.add_argument("--tasks", default="1000,100000")
+    parser.add_argument("--schedulers", default="dask,daskwire")
+    arguments = parser.parse_args()
+    columns = ["graph", "tasks", "scheduler", "accepted, s", "first task, s", "last task, s"]
+    print(f"| {' | '.join([*columns, 'scheduler, MB', 'Python, MB'])} |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for count in map(int, arguments.tasks.split(",")):
+        for shape in arguments.shapes.split(","):
+            for scheduler in arguments.schedulers.split(","):
+                run(scheduler, arguments.daskwire, shape, count)
+
+
+if __name__ == "__main__":
+    main()
