@@ -20,9 +20,10 @@ import warnings
 warnings.simplefilter("ignore")
 
 import dask.array as da
-from distributed import Client, Event, Worker, progress, wait
+from distributed import Client, Event, Worker, get_task_stream, performance_report, progress, wait
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.protocol.pickle import loads
 
 ADDRESS = sys.argv[1]
 
@@ -413,6 +414,190 @@ def many(client):
     client.unregister_scheduler_plugin("counts")
 
 
+class Kept(SchedulerPlugin):
+    """A plugin that is added in the scheduler, of which it keeps a reference."""
+
+    def __init__(self, scheduler, name, value):
+        self.scheduler = scheduler
+        self.name = name
+        self.value = value
+
+    def transition(self, key, *args, **kwargs):
+        assert key in self.scheduler.tasks
+        self.value += 1
+
+
+def kept(client):
+    """Plugins that functions add are added again when their process starts again."""
+
+    async def add(dask_scheduler):
+        scheduler = dask_scheduler
+        scheduler.add_plugin(Kept(scheduler, "kept", 5))
+        scheduler.add_plugin(Kept(scheduler, "removed", 6))
+        scheduler.remove_plugin("removed")
+        await scheduler.register_scheduler_plugin(Kept(scheduler, "started", 7))
+        # Cannot be pickled
+        scheduler.add_plugin(Kept(scheduler, "lock", threading.Lock()))
+        return os.getpid()
+
+    def values(dask_scheduler):
+        found = dask_scheduler.plugins.items()
+        return {name: plugin.value for name, plugin in found if plugin.scheduler is dask_scheduler}
+
+    pid = client.run_on_scheduler(add)
+    os.kill(pid, 9)
+    until(lambda: restarted(client, pid))
+    assert client.run_on_scheduler(values) == {"kept": 5, "started": 7}
+    logs = "\n".join(line for _, line in client.get_scheduler_logs())
+    assert "these plugins are lost, since they cannot be pickled: lock" in logs, logs
+    assert client.submit(operator.add, 1, 2).result() == 3
+    until(lambda: client.run_on_scheduler(values)["kept"] > 5)
+    raises(TypeError, "cannot be pickled", client.run_on_scheduler, itself)
+    for name in "kept", "started":
+        client.unregister_scheduler_plugin(name)
+
+
+def itself(dask_scheduler):
+    return dask_scheduler
+
+
+def preloads(client):
+    """The module of `PRELOADED` in the tests has been set up, and is again in the next process."""
+
+    def preloaded(dask_scheduler):
+        plugin = dask_scheduler.plugins["preloaded"]
+        return plugin.value, plugin.count
+
+    for _ in range(2):
+        value, count = client.run_on_scheduler(preloaded)
+        assert value == "given", value
+        assert client.submit(operator.add, 1, 2, pure=False).result() == 3
+        until(lambda: client.run_on_scheduler(preloaded)[1] > count)
+        pid = client.run_on_scheduler(os.getpid)
+        os.kill(pid, 9)
+        until(lambda: restarted(client, pid))
+    names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+    assert names == ["preloaded"], names
+    logs = "\n".join(line for _, line in client.get_scheduler_logs())
+    assert "overwriting" not in logs and "lost" not in logs, logs
+
+
+class Details(SchedulerPlugin):
+    """Records what it is told of the ends of tasks."""
+
+    name = "details"
+
+    def __init__(self):
+        self.seen = {}
+
+    def transition(self, key, start, finish, *args, **kwargs):
+        task = self.scheduler.tasks[key]
+        assert task.state == finish, (key, task.state, finish)
+        if start == "processing" and finish in ("memory", "erred"):
+            self.seen[key] = {**kwargs, "of_task": (task.nbytes, task.exception_text)}
+
+    def start(self, scheduler):
+        self.scheduler = scheduler
+
+
+def details(client):
+    """Dask's own plugins get what they need of transitions."""
+
+    def add(dask_scheduler):
+        from distributed.diagnostics.progress import AllProgress, GroupTiming
+        from distributed.diagnostics.task_stream import TaskStreamPlugin
+
+        dask_scheduler.add_plugin(TaskStreamPlugin(dask_scheduler))
+        dask_scheduler.add_plugin(GroupTiming(dask_scheduler))
+        AllProgress(dask_scheduler)
+
+    client.register_plugin(Details())
+    client.run_on_scheduler(add)
+    futures = client.map(slow, range(3), key=["slow-0", "slow-1", "slow-2"])
+    bad = client.submit(operator.truediv, 1, 0, key="bad")
+    wait([*futures, bad])
+    (address,) = client.scheduler_info()["workers"]
+
+    def told(dask_scheduler):
+        return dask_scheduler.plugins["details"].seen
+
+    until(lambda: len(client.run_on_scheduler(told)) == 4)
+    seen = client.run_on_scheduler(told)
+    of_slow, of_bad = seen["slow-1"], seen["bad"]
+    assert of_slow["worker"] == of_bad["worker"] == address
+    assert of_slow["status"] == "OK" and of_bad["status"] == "error"
+    assert of_slow["nbytes"] == of_slow["of_task"][0] > 0, of_slow
+    assert of_slow["typename"] == "int" and loads(of_slow["type"]) is int, of_slow
+    assert of_slow["thread"] and of_bad["thread"] and of_slow["metadata"] == {}
+    assert of_slow["stimulus_id"].startswith("task-finished"), of_slow
+    (took,) = [step for step in of_slow["startstops"] if step["action"] == "compute"]
+    assert took["stop"] - took["start"] > 0.04, took
+    assert "ZeroDivisionError" in of_bad["exception_text"] == of_bad["of_task"][1], of_bad
+    assert of_bad["exception"] is not None and of_bad["traceback"] is not None
+
+    def stream(dask_scheduler):
+        plugin = dask_scheduler.plugins["task-stream"]
+        rectangles = plugin.rectangles(0)
+        return plugin.index, dict(zip(rectangles["key"], rectangles["color"]))
+
+    index, colors = client.run_on_scheduler(stream)
+    assert index == 4 and set(colors) == {"slow-0", "slow-1", "slow-2", "bad"}, colors
+    assert colors["bad"] == "black" != colors["slow-0"], colors
+
+    def timing(dask_scheduler):
+        return {name: sum(bins) for name, bins in dask_scheduler.plugins["group-timing"].compute.items()}
+
+    assert client.run_on_scheduler(timing)["slow"] > 0.12
+
+    def state(dask_scheduler):
+        plugin = dask_scheduler.plugins["all-progress"]
+        kept = {state: {name: len(keys) for name, keys in by.items() if keys} for state, by in plugin.state.items()}
+        return {state: by for state, by in kept.items() if by}, dict(plugin.nbytes)
+
+    counted, nbytes = client.run_on_scheduler(state)
+    assert counted == {"memory": {"slow": 3}, "erred": {"bad": 1}}, counted
+    assert nbytes["slow"] == 3 * of_slow["nbytes"], nbytes
+    del futures, bad
+    until(lambda: client.run_on_scheduler(state) == ({}, {}))
+    logs = "\n".join(line for _, line in client.get_scheduler_logs())
+    assert "failed in transition" not in logs, logs
+    for name in "details", "task-stream", "group-timing", "all-progress":
+        client.unregister_scheduler_plugin(name)
+
+
+def slow(x):
+    time.sleep(0.05)
+    return x
+
+
+def reports(client):
+    """Dask's reports, which Bokeh draws."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.html")
+        with performance_report(filename=path):
+            data = client.scatter({"data": bytes(1000)})
+            future = client.submit(noted_in_the_report, data["data"])
+            assert future.result() == 1000
+            da.ones((20, 20), chunks=5).sum().compute()
+        page = open(path).read()
+        for text in "noted_in_the_report", "Dask Performance Report", "Task Stream", "Scheduler Logs":
+            assert text in page, text
+        # What the scheduler has recorded, and the source of this block
+        assert re.search(r"number of tasks: (1[0-9]|[2-9][0-9])\b", page), page[:5000]
+        assert re.search(r"Workers: 1\b", page)
+        assert "compute time: " in page
+        path = os.path.join(folder, "stream.html")
+        with get_task_stream(client, plot="save", filename=path) as stream:
+            wait(client.map(slow, range(3), pure=False))
+        assert len(stream.data) == 3 and type(stream.figure).__name__ == "figure"
+        assert "slow" in open(path).read()
+
+
+def noted_in_the_report(data):
+    time.sleep(0.05)
+    return len(data)
+
+
 def closes(client):
     """Plugins are told that the scheduler closes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -536,7 +721,8 @@ if os.getpid() != {os.getpid()}:
 
 
 CHECKS = [
-    functions, state, acts, ends, plugins, members, failing, hanging, many, closes, progresses, uploads,
+    functions, state, acts, ends, plugins, members, failing, hanging, many, kept, preloads, details,
+    reports, closes, progresses, uploads,
     refused,
 ]
 

@@ -22,18 +22,25 @@ import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Mapping
+from contextvars import ContextVar
 
+import click
+import cloudpickle
+import dask
 import msgpack
-from tornado.ioloop import IOLoop
+import psutil
+from tornado.ioloop import IOLoop, PeriodicCallback
 
-from dask.utils import key_split, parse_timedelta
+from dask.utils import key_split, parse_bytes, parse_timedelta
 
 from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
 from distributed.metrics import time
+from distributed.preloading import process_preloads
 from distributed.protocol import Serialized, pickle, to_serialize
 from distributed.protocol.utils import msgpack_opts
 from distributed.protocol.core import msgpack_decode_default
+from distributed.system_monitor import SystemMonitor
 from distributed.utils import has_arg, import_file, iscoroutinefunction, key_split_group
 
 # The module of the template, which is in no package.
@@ -49,6 +56,7 @@ REQUESTS = {
     "broadcast": (),
     "gather": ("keys",),
     "get_cluster_state": ("exclude",),
+    "get_profile": ("workers", "scheduler", "server", "merge_workers", "start", "stop", "key"),
     "get_story": ("keys_or_stimuli",),
     "get_worker_logs": ("n", "workers", "nanny"),
     "proxy": ("msg", "worker"),
@@ -65,10 +73,11 @@ REQUESTS = {
 }
 
 # The names of those whose operations are named differently.
-OPS = {"get_worker_logs": "worker_logs"}
+OPS = {"get_profile": "profile", "get_worker_logs": "worker_logs"}
 
 # Operations whose replies do not have to be waited for: methods that return their replies.
 CALLS = {
+    "get_logs": ("start", "n", "timestamps"),
     "get_metadata": ("keys", "default"),
     "get_task_stream": ("start", "stop", "count"),
     "identity": ("n_workers",),
@@ -77,6 +86,18 @@ CALLS = {
     "versions": (),
     "workers_to_close": (),
 }
+
+
+# Whether plugins are kept that are added now, for the process that may follow this one. Those of
+# modules that are preloaded are not, since these modules add them again, and those of feeds are not,
+# which end with this process.
+keeps_plugins = ContextVar("keeps_plugins", default=True)
+
+# Maximum length of the pickle of a plugin that is kept, in bytes.
+MAX_KEPT_LEN = 16 << 20
+
+# Whether plugins are pickled for the process that may follow this one.
+is_keeping = ContextVar("is_keeping", default=False)
 
 
 def load(value):
@@ -202,6 +223,22 @@ def missing(owner, name):
     )
 
 
+# The fields of a task that the scheduler has forgotten since the event that hooks are told of.
+UNKNOWN = {
+    "annotations": None,
+    "cause": None,
+    "dependencies": (),
+    "exception": None,
+    "is_orphan": False,
+    "nbytes": -1,
+    "processing_on": None,
+    "traceback": None,
+    "who_has": (),
+    "who_wants": (),
+    "worker_restrictions": None,
+}
+
+
 class Part:
     """A part of the scheduler's state. What is read stays the same until the loop runs."""
 
@@ -224,9 +261,13 @@ class Part:
         place = self.KIND, self._name
         if place not in kept:
             kept[place] = self._scheduler._view(self.KIND, self._name)
-        if kept[place] is None:
+        fields = kept[place]
+        changed = self._scheduler._changed
+        if changed is not None and place == changed[0]:
+            return {**(fields or UNKNOWN), **changed[1]}
+        if fields is None:
             raise LookupError(f"the scheduler does not know the {self.KIND} {self._name!r}")
-        return kept[place]
+        return fields
 
     def _is_known(self):
         try:
@@ -540,6 +581,9 @@ class Scheduler:
         self.local_directory = start["local_directory"]
         self.plugins = {}
         self.extensions = {}
+        self._monitor = None
+        # The task of the transition that hooks are told of, and the fields that it had then.
+        self._changed = None
         self.tasks = Tasks(self)
         self.workers = Parts(
             self,
@@ -559,6 +603,13 @@ class Scheduler:
 
     def __repr__(self):
         return f"<Scheduler {self.address!r}>"
+
+    def __reduce__(self):
+        if not is_keeping.get():
+            raise TypeError("the scheduler cannot be pickled")
+        # A plugin that is loaded in the next process gets the scheduler there. This module cannot be
+        # imported, so its functions cannot be pickled.
+        return eval, ("__import__('sys').modules['daskwire.plugins'].plugins.scheduler",)
 
     def _kept(self):
         """What has been read since the loop ran."""
@@ -630,6 +681,49 @@ class Scheduler:
     io_loop = loop
 
     @property
+    def monitor(self):
+        """Measures the process of the scheduler, from the first use on."""
+        if self._monitor is None:
+            self._monitor = SystemMonitor()
+            # The parent of this process is the template.
+            self._monitor.proc = psutil.Process(psutil.Process(os.getppid()).ppid())
+            interval = dask.config.get("distributed.admin.system-monitor.interval")
+            interval = parse_timedelta(interval, default="ms") * 1000
+            PeriodicCallback(self._monitor.update, interval).start()
+        return self._monitor
+
+    @property
+    def bandwidth(self):
+        found = [metrics["total"] for _, metrics in self._bandwidths()]
+        if not found:
+            return parse_bytes(dask.config.get("distributed.scheduler.bandwidth"))
+        return sum(found) / len(found)
+
+    @property
+    def bandwidth_workers(self):
+        return {
+            (address, other): total / count
+            for address, metrics in self._bandwidths()
+            for other, (total, count) in metrics["workers"].items()
+        }
+
+    @property
+    def bandwidth_types(self):
+        sums = {}
+        for _, metrics in self._bandwidths():
+            for name, (total, count) in metrics["types"].items():
+                before = sums.get(name, (0, 0))
+                sums[name] = before[0] + total, before[1] + count
+        return {name: total / count for name, (total, count) in sums.items()}
+
+    def _bandwidths(self):
+        """The rates of transfers that workers have measured."""
+        for worker in self.workers.values():
+            metrics = (worker.metrics or {}).get("bandwidth")
+            if metrics:
+                yield worker.address, metrics
+
+    @property
     def total_nthreads(self):
         return sum(worker.nthreads for worker in self.workers.values())
 
@@ -685,9 +779,6 @@ class Scheduler:
     async def close(self, **_):
         await self._link.ask_later("terminate")
 
-    async def get_logs(self, start=0, n=None, timestamps=False):
-        return await self._link.ask_later("get_logs", start=start, n=n, timestamps=timestamps)
-
     async def upload_file(self, filename, data, load=True):
         """Writes a file that is then imported here, and by the processes that convert graphs."""
         if isinstance(data, str):
@@ -704,12 +795,29 @@ class Scheduler:
     def add_plugin(self, plugin, *, idempotent=False, name=None, **_):
         if name is None:
             name = _get_plugin_name(plugin)
+        self._add_plugin(plugin, name, idempotent, keeps_plugins.get())
+
+    def _add_plugin(self, plugin, name, idempotent=False, is_kept=False):
+        """Adds a plugin. If it is kept, it is added again after this process has ended."""
         if name in self.plugins:
             if idempotent:
                 return
             logger.warning("Scheduler already contains a plugin with name %s; overwriting.", name)
         self.plugins[name] = plugin
-        self._plugins_changed()
+        self._plugins_changed(**(self._kept_plugin(name, plugin) if is_kept else {}))
+
+    @staticmethod
+    def _kept_plugin(name, plugin):
+        token = is_keeping.set(True)
+        try:
+            # Dask's function would log an error.
+            kept = cloudpickle.dumps(plugin)
+        except Exception as error:
+            logger.debug("Plugin %s cannot be pickled", name, exc_info=error)
+            return {"unsaved": [name]}
+        finally:
+            is_keeping.reset(token)
+        return {"unsaved": [name]} if len(kept) > MAX_KEPT_LEN else {"saved": {name: kept}}
 
     def remove_plugin(self, name=None):
         if self.plugins.pop(name, None) is None:
@@ -718,18 +826,23 @@ class Scheduler:
             )
         self._plugins_changed()
 
-    def _plugins_changed(self):
+    def _plugins_changed(self, saved=None, unsaved=()):
         hooks = {hook for plugin in self.plugins.values() for hook in hooks_of(plugin)}
         self._link.send(
             {
                 "op": "plugins",
                 "names": list(self.plugins),
+                "saved": saved or {},
+                "unsaved": unsaved,
                 "has_transitions": "transition" in hooks,
                 "has_events": bool(hooks - {"transition"}),
             }
         )
 
     async def register_scheduler_plugin(self, plugin, name=None, *, idempotent=False):
+        return await self._register_plugin(plugin, name, idempotent, keeps_plugins.get())
+
+    async def _register_plugin(self, plugin, name, idempotent, is_kept=False):
         if not isinstance(plugin, SchedulerPlugin):
             plugin = pickle.loads(plugin)
             if not isinstance(plugin, SchedulerPlugin):
@@ -742,7 +855,7 @@ class Scheduler:
             result = plugin.start(self)
             if inspect.isawaitable(result):
                 await result
-        self.add_plugin(plugin, name=name, idempotent=idempotent)
+        self._add_plugin(plugin, name, idempotent, is_kept)
         return name
 
     async def unregister_scheduler_plugin(self, name):
@@ -778,7 +891,12 @@ class Plugins:
     def __init__(self, link):
         self.link = link
         self.scheduler = None
+        self.preloads = None
         self.tasks = {}
+        # What a worker has said about the task of the next transition.
+        self.ended = None
+        # The sizes of the results of tasks that are in memory.
+        self.sizes = {}
 
     def handle(self, message):
         op = message["op"]
@@ -795,6 +913,38 @@ class Plugins:
 
     def start(self, message):
         self.scheduler = Scheduler(self.link, message)
+        started = {"op": "started", "error": None}
+        if not message["preload"]:
+            self.link.send(started)
+            return
+        token = keeps_plugins.set(False)
+        try:
+            self.load_preloads(message["preload"], message["preload_argv"])
+            self.spawn(self.start_preloads(started))
+        except SystemExit as end:
+            worker.end_process(end)
+        except BaseException as error:
+            log_failure("A module of --preload cannot be loaded", error)
+            lines = traceback.format_exception_only(type(error), error)
+            started["error"] = "".join(lines).rstrip()
+            self.link.send(started)
+        finally:
+            keeps_plugins.reset(token)
+
+    async def start_preloads(self, started):
+        await self.preloads.start()
+        # So that this process is told that the scheduler closes.
+        self.scheduler._plugins_changed()
+        self.link.send(started)
+
+    def load_preloads(self, names, arguments):
+        """Imports modules, and checks the arguments for them."""
+        arguments = arguments or dask.config.get("distributed.scheduler.preload-argv")
+        self.preloads = process_preloads(self.scheduler, names, arguments)
+        for preload in self.preloads:
+            setup = getattr(preload.module, "dask_setup", None)
+            if isinstance(setup, click.Command):
+                setup.make_context("dask_setup", list(preload.argv), allow_extra_args=False)
 
     # Calls of clients.
 
@@ -804,8 +954,10 @@ class Plugins:
         request.pop("reply", None)
         serve = {
             "feed": self.feed,
+            "performance_report": self.performance_report,
             "run_function": self.run_function,
             "register_scheduler_plugin": self.register,
+            "restore_plugin": self.restore,
             "unregister_scheduler_plugin": self.unregister,
             "close-plugins": self.close,
             "stop": self.stop,
@@ -885,13 +1037,23 @@ class Plugins:
             self.finish(number, None)
         return run()
 
+    async def performance_report(self, number, **arguments):
+        """Has Dask write a report about what this scheduler knows."""
+        from distributed.scheduler import Scheduler as DaskScheduler
+
+        page = await DaskScheduler.performance_report(self.scheduler, **arguments)
+        self.reply(number, page)
+
     def finish(self, number, result):
         self.reply(number, {"status": "OK", "result": to_serialize(result)})
 
     async def register(self, number, plugin, name=None, idempotent=False):
-        name = await self.scheduler.register_scheduler_plugin(
-            plugin, name=name, idempotent=idempotent
-        )
+        name = await self.scheduler._register_plugin(plugin, name, idempotent)
+        self.reply(number, {"registered": name})
+
+    def restore(self, number, plugin, name):
+        """Adds a plugin that was added in an earlier process."""
+        self.scheduler._add_plugin(pickle.loads(plugin), name, idempotent=True)
         self.reply(number, {"registered": name})
 
     def unregister(self, number, name):
@@ -899,6 +1061,7 @@ class Plugins:
         self.reply(number, None)
 
     async def feed(self, number, function=None, setup=None, teardown=None, interval="1s"):
+        keeps_plugins.set(False)
         interval = parse_timedelta(interval)
         function, setup, teardown = (
             part and pickle.loads(part) for part in (function, setup, teardown)
@@ -924,6 +1087,8 @@ class Plugins:
         """Tells all plugins that the scheduler closes."""
         self.scheduler.status = Status.closing
         for hook in "before_close", "close":
+            if hook == "close" and self.preloads is not None:
+                await self.preloads.teardown()
             for name, plugin in list(self.scheduler.plugins.items()):
                 if hasattr(plugin, hook):
                     try:
@@ -938,8 +1103,9 @@ class Plugins:
 
     def event(self, kind, *fields):
         if kind == "transition":
-            key, start, finish, stimulus = fields
-            self.call_hooks("transition", key, start, finish, **self.details(key, finish, stimulus))
+            self.transition(*fields)
+        elif kind == "ended":
+            (self.ended,) = fields
         elif kind == "published":
             topic, message, is_own = fields
             message = load(message)
@@ -972,15 +1138,37 @@ class Plugins:
             stimulus_id=f"update-graph-{time()}",
         )
 
-    def details(self, key, finish, stimulus):
-        """Returns what hooks get about a transition besides the states."""
-        details = {"stimulus_id": stimulus}
-        task = Task(self.scheduler, key)
-        if finish == "erred" and task._is_known():
-            details["exception"] = task.exception
-            details["traceback"] = task.traceback
-            details["exception_text"] = task.exception_text
-        return details
+    def transition(self, key, start, finish, stimulus):
+        """Calls the hooks about a transition. They see the task in its new state."""
+        details = {}
+        if self.ended is not None and start == "processing" and self.ended["key"] == key:
+            details = {
+                name: value if name in ("exception", "traceback") else load(value)
+                for name, value in self.ended.items()
+                if name != "key"
+            }
+            self.ended = None
+        details["stimulus_id"] = stimulus
+        then = {"state": finish}
+        if finish == "memory" and "nbytes" in details:
+            self.sizes[key] = details["nbytes"]
+        if key in self.sizes:
+            then["nbytes"] = self.sizes[key]
+            if finish in ("released", "forgotten"):
+                del self.sizes[key]
+        if finish == "erred" and details.get("exception") is not None:
+            then["exception"] = details["exception"]
+            then["traceback"] = details["traceback"]
+        self.scheduler._changed = (Task.KIND, key), then
+        try:
+            if finish == "erred":
+                task = Task(self.scheduler, key)
+                details["exception"] = task.exception
+                details["traceback"] = task.traceback
+                details["exception_text"] = details.get("exception_text") or task.exception_text
+            self.call_hooks("transition", key, start, finish, **details)
+        finally:
+            self.scheduler._changed = None
 
     def member(self, message):
         """Calls the hooks about workers and clients."""
@@ -1015,11 +1203,20 @@ class Plugins:
                 await result
             except Exception as error:
                 log_failure(f"Plugin {name} failed in {hook}", error)
-            finally:
-                self.tasks.pop(task_name, None)
 
-        task_name = object()
-        self.tasks[task_name] = self.link.loop.create_task(run())
+        self.spawn(run())
+
+    def spawn(self, coroutine):
+        """Has the loop run a coroutine."""
+
+        async def run():
+            try:
+                await coroutine
+            finally:
+                self.tasks.pop(name, None)
+
+        name = object()
+        self.tasks[name] = self.link.loop.create_task(run())
 
 
 def log_failure(what, error):
@@ -1042,7 +1239,7 @@ class LogHandler(logging.Handler):
                     "op": "log",
                     "created": record.created,
                     "level": record.levelname,
-                    "text": record.getMessage(),
+                    "text": self.format(record),
                 }
             )
         except Exception:
@@ -1051,9 +1248,11 @@ class LogHandler(logging.Handler):
 
 def serve(link):
     """Serves the scheduler until it closes the socket."""
+    global plugins
     own = Link(link)
     distributed = logging.getLogger("distributed")
     distributed.handlers = [LogHandler(own)]
     distributed.propagate = False
     link.send(worker.write({"op": "ready"}))
-    own.serve(Plugins(own).handle)
+    plugins = Plugins(own)
+    own.serve(plugins.handle)

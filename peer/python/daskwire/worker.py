@@ -2172,17 +2172,17 @@ def run_host(link, start):
     end_process(end)
 
 
-def run_helper(link, source, directory):
-    """Serves a scheduler with the module that it sends, `scheduler.py` or `plugins.py`.
+def run_helper(link, name, source, directory):
+    """Serves a scheduler with the module that it sends, `scheduler` or `plugins`.
 
     Modules that clients upload to the directory are imported from there.
     """
     names = os.listdir(directory) if os.path.isdir(directory) else ()
     archives = [name for name in names if name.endswith((".egg", ".pyz", ".zip"))]
     sys.path[:0] = [directory, *(os.path.join(directory, name) for name in archives)]
-    module = ModuleType("daskwire.scheduler")
+    module = ModuleType(f"daskwire.{name}")
     sys.modules[module.__name__] = module
-    exec(compile(source, "daskwire/scheduler.py", "exec"), module.__dict__)
+    exec(compile(source, f"daskwire/{name}.py", "exec"), module.__dict__)
     with contextlib.suppress(BrokenPipeError):
         module.serve(link)
 
@@ -2263,7 +2263,7 @@ def run(sock):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     start = read(frames)
     if start["op"] == "start-helper":
-        run_helper(link, start["module"], start["local_directory"])
+        run_helper(link, start["name"], start["module"], start["local_directory"])
         return
     # Modules that clients upload are imported from there.
     sys.path.insert(0, start["local_directory"])

@@ -11,11 +11,11 @@ use super::memory::SharedMemory;
 use super::process::{self, ChildProcess, too_early};
 use super::template::Template;
 
-/// The module that the process runs.
-const MODULE: &str = include_str!("../daskwire/scheduler.py");
+/// The name and the source of the module that the process runs.
+const MODULE: (&str, &str) = ("scheduler", include_str!("../daskwire/scheduler.py"));
 
-/// The module of the process that runs functions and plugins of clients.
-const PLUGINS: &str = include_str!("../daskwire/plugins.py");
+/// Those of the process that runs functions and plugins of clients.
+const PLUGINS: (&str, &str) = ("plugins", include_str!("../daskwire/plugins.py"));
 
 /// A helper of a scheduler.
 #[derive(Debug)]
@@ -91,9 +91,10 @@ pub fn start_plugins(
 }
 
 /// The first message to a process that runs a module.
-fn start(module: &str, directory: &str) -> StartHelper {
+fn start((name, source): (&str, &str), directory: &str) -> StartHelper {
     StartHelper {
-        module: module.to_owned(),
+        module: source.to_owned(),
+        name: name.to_owned(),
         local_directory: directory.to_owned(),
         ..StartHelper::default()
     }

@@ -16,6 +16,8 @@ pub enum StartError {
     LocalAddress(Arc<CommError>),
     /// The system does not provide what processes of Python need.
     Python(Arc<io::Error>),
+    /// A module of `PythonOptions::preload` cannot be loaded, for this reason.
+    Preload(String),
 }
 
 impl fmt::Display for StartError {
@@ -26,6 +28,7 @@ impl fmt::Display for StartError {
                 write!(f, "the address of a listener cannot be determined: {error}")
             }
             Self::Python(error) => write!(f, "no processes of Python can be started: {error}"),
+            Self::Preload(why) => write!(f, "the preloaded modules cannot be loaded: {why}"),
         }
     }
 }

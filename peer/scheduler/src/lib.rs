@@ -243,6 +243,22 @@ impl Scheduler {
         self.shared.stalled_for()
     }
 
+    /// Waits until the modules of [`PythonOptions::preload`] are set up. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// * [`StartError::Preload`] if one of them cannot be loaded, or the scheduler ends before that.
+    #[cfg(target_os = "linux")]
+    pub async fn preloaded(&self) -> Result<(), StartError> {
+        tokio::select! {
+            biased;
+            loaded = self.shared.preloaded() => loaded.map_err(StartError::Preload),
+            () = self.shared.closed() => {
+                Err(StartError::Preload("the scheduler has ended".to_owned()))
+            }
+        }
+    }
+
     /// Waits until at least `count` workers have joined. Returns `false` if the
     /// scheduler ends before that. Cancel safe.
     pub async fn wait_for_workers(&self, count: usize) -> bool {

@@ -15,6 +15,7 @@ mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
+mod preload;
 mod runtime;
 mod scheduler_command;
 mod show;

@@ -187,7 +187,7 @@ fn settings_of_dask_are_honoured_or_named() {
     for (arguments, expected) in [
         (
             &["--preload", "x"][..],
-            "--preload: this scheduler runs no Python",
+            "--preload: only a scheduler with --python loads modules: add --python PYTHON",
         ),
         (&["--jupyter"], "--jupyter: this scheduler runs no Python"),
         (

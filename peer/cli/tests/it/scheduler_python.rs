@@ -1,5 +1,6 @@
 //! Tests of `daskwire scheduler --python`, which converts the graphs of collections.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::worker::python_worker;
@@ -8,13 +9,23 @@ use daskwire_testing::{Environment, Peer, address_after, python, warnings_except
 
 /// Starts `daskwire scheduler`, with the current release of Dask beside it if `has_python`.
 fn scheduler(has_python: bool, arguments: &[&str]) -> Peer {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command.args(["scheduler", "--host", "127.0.0.1", "--port", "0"]);
-    command.arg("--no-dashboard").args(arguments);
+    let mut command = command(arguments);
     if has_python {
         command.arg("--python").arg(python(Environment::Current));
     }
-    Peer::spawn_command("scheduler", &mut command, |log| {
+    start(&mut command)
+}
+
+/// The command `daskwire scheduler` with arguments.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.args(["scheduler", "--host", "127.0.0.1", "--port", "0"]);
+    command.arg("--no-dashboard").args(arguments);
+    command
+}
+
+fn start(command: &mut Command) -> Peer {
+    Peer::spawn_command("scheduler", command, |log| {
         address_after(log, "Scheduler at:")
     })
 }
@@ -132,6 +143,122 @@ fn plugins_are_registered_again_after_their_process_has_ended() {
     let scheduler = scheduler(true, &["--python-time-limit", "4s"]);
     let _worker = worker(scheduler.address(), "one");
     check_functions(&scheduler, &["hanging"]);
+}
+
+#[test]
+fn plugins_that_functions_add_are_added_again_after_their_process_has_ended() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["kept"]);
+}
+
+#[test]
+fn plugins_of_dask_and_its_reports_get_what_they_need() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check_functions(&scheduler, &["details", "reports"]);
+    assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
+}
+
+/// A module of `--preload` whose plugin has the value of an argument, and counts transitions. The
+/// file LIVES exists while it is set up.
+const PRELOADED: &str = "\
+import asyncio, click, os
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+class Preloaded(SchedulerPlugin):
+    name = 'preloaded'
+    count = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def transition(self, *args, **kwargs):
+        self.count += 1
+
+@click.command()
+@click.option('--value', default='default')
+async def dask_setup(scheduler, value):
+    await asyncio.sleep(0.1)
+    scheduler.add_plugin(Preloaded(value))
+    open(LIVES, 'w').close()
+
+async def dask_teardown(scheduler):
+    await asyncio.sleep(0.1)
+    os.remove(LIVES)
+";
+
+#[test]
+fn preloaded_modules_are_set_up_in_the_scheduler() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-scheduler");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (file, lives) = (folder.join("preloaded.py"), folder.join("lives"));
+    let _ = std::fs::remove_file(&lives);
+    let source = format!("LIVES = {:?}\n{PRELOADED}", lives.display().to_string());
+    std::fs::write(&file, source).expect("written");
+    let file = file.to_str().expect("a path of text");
+    let python = python(Environment::Current);
+    let python = python.to_str().expect("a path of text");
+    // The configuration and the command line mean the same.
+    let given = [
+        "--python",
+        python,
+        "--preload",
+        file,
+        "--",
+        "--value",
+        "given",
+    ];
+    let configured = [
+        ("DASK_DISTRIBUTED__SCHEDULER__PRELOAD", file),
+        (
+            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD_ARGV",
+            "['--value=given']",
+        ),
+    ];
+    for (arguments, variables) in [(&given[..], &[][..]), (&given[..2], &configured)] {
+        let mut command = command(arguments);
+        command.envs(variables.iter().copied());
+        let mut scheduler = start(&mut command);
+        // It is set up before the address is printed.
+        assert!(lives.exists(), "{}", scheduler.log());
+        let worker = worker(scheduler.address(), "one");
+        check_functions(&scheduler, &["preloads"]);
+        drop(worker);
+        scheduler.signal("TERM");
+        assert!(scheduler.ended(), "{}", scheduler.log());
+        assert!(!lives.exists(), "{}", scheduler.log());
+    }
+}
+
+#[test]
+fn modules_that_cannot_be_loaded_end_the_start() {
+    let python = python(Environment::Current);
+    let python = python.to_str().expect("a path of text");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (wrong, arguments) = (folder.join("wrong.py"), folder.join("takes_none.py"));
+    std::fs::write(&wrong, "raise ValueError('this module is wrong')").expect("written");
+    let takes_none = "import click\n@click.command()\ndef dask_setup(scheduler): pass";
+    std::fs::write(&arguments, takes_none).expect("written");
+    let [wrong, arguments] = [&wrong, &arguments].map(|path| path.to_str().expect("text"));
+    for (preload, expected) in [
+        (
+            &["no_such_module"][..],
+            "ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        (&[wrong], "ValueError: this module is wrong"),
+        (&[arguments, "--", "--value", "3"], "No such option"),
+    ] {
+        let mut command = command(&["--python", python, "--preload"]);
+        let ran = command.args(preload).output().expect("it runs");
+        let error = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(1), "{error}");
+        assert!(error.contains(expected), "{error}");
+        assert!(
+            error.contains("the preloaded modules cannot be loaded"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

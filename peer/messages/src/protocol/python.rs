@@ -80,6 +80,8 @@ maps! {
     StartHelper = "start-helper" {
         /// The source of the module that the process runs.
         module: String = "module",
+        /// The name of the module.
+        name: String = "name",
         /// A directory for files that clients upload, from which modules are imported.
         local_directory: String = "local_directory",
     }
@@ -118,6 +120,11 @@ maps! {
         id: String = "id",
         /// The directory for files that clients upload.
         local_directory: String = "local_directory",
+        /// Modules, files, and URLs that the process loads before it handles anything else. It sends
+        /// [`PluginsStarted`] once they are set up.
+        preload: Vec<String> = "preload",
+        /// The arguments of the preloaded modules.
+        preload_argv: Vec<String> = "preload_argv",
     }
 
     /// Requests the process of plugins to serve a request of a client. The answer is a number of
@@ -380,10 +387,21 @@ maps! {
         is_last: bool = "is_last",
     }
 
+    /// Says that the process of plugins handles calls.
+    PluginsStarted = "started" {
+        /// Why its modules cannot be loaded; nil if they were.
+        error: Nullable<String> = "error",
+    }
+
     /// Names the plugins, and what they want to be told.
     PluginsChanged = "plugins" {
         /// The names of all plugins.
         names: Vec<String> = "names",
+        /// The pickles of new plugins that no client has registered, by name, for the process that
+        /// may follow this one.
+        saved: Map<String, Bytes> = "saved",
+        /// The names of those that cannot be pickled.
+        unsaved: Vec<String> = "unsaved",
         /// Whether one observes the transitions of tasks.
         has_transitions: bool = "has_transitions",
         /// Whether one observes any other events.
@@ -469,6 +487,7 @@ ops! {
         PluginView = "view",
         PluginUploaded = "uploaded",
         PluginReplied = "reply",
+        PluginsStarted = "started",
         PluginsChanged = "plugins",
         PluginPong = "pong",
         PythonLogged = "log",

@@ -21,6 +21,15 @@ pub struct PythonOptions {
     /// not await. Then its process is ended, and the graph or the function fails.
     /// Default: 10 minutes.
     pub time_limit: Duration,
+    /// The modules that the process of functions and plugins loads, as `dask scheduler --preload`
+    /// does: names of modules, files that end in `.py`, and URLs. Their functions `dask_setup` and
+    /// `dask_teardown` are called with what functions and plugins get as the scheduler. With them the
+    /// process starts with the scheduler, see [`Scheduler::preloaded`](crate::Scheduler::preloaded).
+    /// Default: none.
+    pub preload: Vec<String>,
+    /// The arguments of those whose `dask_setup` is a command of click. Default: those of the setting
+    /// `distributed.scheduler.preload-argv` of Dask's configuration.
+    pub preload_argv: Vec<String>,
     /// Memory in bytes that a process may use. Then it is ended, and what it does fails.
     /// Default: none.
     pub memory_limit: Option<u64>,
@@ -36,6 +45,8 @@ impl PythonOptions {
             },
             max_processes: MAX_PROCESSES,
             time_limit: Duration::from_secs(600),
+            preload: Vec::new(),
+            preload_argv: Vec::new(),
             memory_limit: None,
         }
     }

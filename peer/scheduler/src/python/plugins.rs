@@ -66,6 +66,8 @@ enum Command {
 pub(crate) enum PluginEvent {
     /// A transition of a task.
     Transition(TaskEvent),
+    /// What a worker says about a task that it has run, before the transition.
+    Ended(Value),
     /// An event of a topic, and whether the scheduler itself has published it.
     Published {
         topic: String,
@@ -196,6 +198,7 @@ impl PluginEvent {
                 Self::Transition(event) => event.key.as_msgpack().len(),
                 Self::Published { topic, message, .. } => topic.len() + message.heap_len(),
                 Self::Graph(_, fields) => fields.heap_len(),
+                Self::Ended(record) => record.heap_len(),
                 Self::Restarted => 0,
             }
     }
@@ -229,6 +232,7 @@ impl PluginEvent {
                 let head = [Value::from("update-graph"), Value::from(client)];
                 Value::tuple(head.into_iter().chain(fields))
             }
+            Self::Ended(record) => Value::tuple([Value::from("ended"), record]),
             Self::Restarted => Value::tuple(["restart"]),
         }
     }

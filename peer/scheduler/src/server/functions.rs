@@ -13,7 +13,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_python::anonymous_memory;
 use daskwire_rpc::channel::Channel;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Shared;
 use super::reply::{Reply, refused};
@@ -38,6 +38,9 @@ pub(super) struct Calls {
     sender: mpsc::UnboundedSender<Call>,
     /// Taken by [`Shared::serve_plugins`].
     receiver: Mutex<Option<mpsc::UnboundedReceiver<Call>>>,
+    /// Whether the preloaded modules have been set up, or why they could not be loaded, once this
+    /// has been tried.
+    preloaded: watch::Sender<Option<Result<(), String>>>,
 }
 
 #[derive(Debug)]
@@ -61,11 +64,24 @@ impl Default for Calls {
     fn default() -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let receiver = Mutex::new(Some(receiver));
-        Self { sender, receiver }
+        Self {
+            sender,
+            receiver,
+            preloaded: watch::Sender::new(None),
+        }
     }
 }
 
 impl Calls {
+    /// Says how the first attempt to load the preloaded modules has ended.
+    fn preloaded(&self, outcome: Result<(), &str>) {
+        self.preloaded.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert_with(|| outcome.map_err(str::to_owned));
+            is_first
+        });
+    }
+
     /// Has the process serve a request. Returns the parts of the answer.
     fn start(&self, request: Unknown) -> mpsc::UnboundedReceiver<Result<Value, String>> {
         let (parts, receiver) = mpsc::unbounded_channel();
@@ -86,7 +102,7 @@ impl Observer {
 
     pub(super) fn observe(&self, event: PluginEvent) {
         let is_wanted = match event {
-            PluginEvent::Transition(_) => self.has_transitions,
+            PluginEvent::Transition(_) | PluginEvent::Ended(_) => self.has_transitions,
             _ => self.has_events,
         };
         if is_wanted {
@@ -100,6 +116,8 @@ struct Running {
     process: PluginProcess,
     calls: HashMap<u64, Parts>,
     last_id: u64,
+    /// Whether it handles calls: its modules are loaded.
+    is_started: bool,
     /// The registrations of plugins that are not answered yet, by the id of the call, with the names
     /// of those that are repeated.
     registering: HashMap<u64, (Option<String>, Unknown)>,
@@ -109,8 +127,9 @@ struct Running {
     end: Option<String>,
 }
 
-/// A registration of a plugin, by its name, which is repeated when the process is started again.
-type Registered = Vec<(String, Unknown)>;
+/// The plugins by name, and how they are added when the process is started again. Those without were
+/// added in the process, and cannot be pickled.
+type Registered = Vec<(String, Option<Unknown>)>;
 
 impl Shared {
     /// Has the process of plugins serve a request, and returns the reply.
@@ -211,9 +230,11 @@ impl Shared {
         };
         let mut registered = Registered::new();
         let (mut restart_count, mut started) = (0, runtime::now());
+        let has_preloads = !python.options().preload.is_empty();
+        let mut loads_first = has_preloads;
         loop {
             let mut first = None;
-            if registered.is_empty() {
+            if registered.is_empty() && !loads_first {
                 first = calls.recv().await;
                 if first.is_none() {
                     return;
@@ -223,6 +244,8 @@ impl Shared {
                 address: self.address.clone(),
                 id: self.id.clone(),
                 local_directory: python.upload_directory(),
+                preload: python.options().preload.clone(),
+                preload_argv: python.options().preload_argv.clone(),
                 ..StartPlugins::default()
             };
             if elapsed(started) >= RESTART_INTERVAL {
@@ -234,6 +257,8 @@ impl Shared {
                 Err(error) => {
                     let why = format!("the Python process for plugins cannot be started: {error}");
                     self.plugins_failed(&why, &mut registered);
+                    self.calls.preloaded(Err(&why));
+                    loads_first = false;
                     if let Some(call) = first {
                         let _ = call.parts.send(Err(why));
                     }
@@ -241,29 +266,56 @@ impl Shared {
                 }
             };
             let mut running = Running::new(process);
+            // They wait until the process has loaded its modules.
+            let mut waiting: VecDeque<(Call, Option<String>)> = VecDeque::new();
             for (name, request) in core::mem::take(&mut registered) {
+                let Some(request) = request else {
+                    continue;
+                };
                 let (parts, _) = mpsc::unbounded_channel();
-                running.call(Call { request, parts }, Some(name));
+                waiting.push_back((Call { request, parts }, Some(name)));
             }
-            if let Some(call) = first {
-                running.call(call, None);
-            }
-            self.run_plugins(&python, &mut running, &mut calls, &mut registered)
-                .await;
+            waiting.extend(first.map(|call| (call, None)));
+            self.run_plugins(
+                &python,
+                &mut running,
+                &mut waiting,
+                &mut calls,
+                &mut registered,
+            )
+            .await;
             let is_closing = self.is_closing.load(Ordering::Acquire);
             self.observe_with(None);
             for (name, request) in core::mem::take(&mut running.registering).into_values() {
-                registered.extend(name.map(|name| (name, request)));
+                registered.extend(name.map(|name| (name, Some(request))));
             }
-            let why = running.ended().await;
+            let is_started = running.is_started;
+            let ended = running.ended().await;
+            for (Call { request, parts }, name) in waiting {
+                registered.extend(name.map(|name| (name, Some(request))));
+                let _ = parts.send(Err(ended.clone()));
+            }
+            self.calls.preloaded(Err(&ended));
             if is_closing {
                 return;
             }
             restart_count += 1;
-            let notice = format!("the process of functions and plugins has ended: {why}");
-            match restart_count > MAX_RESTARTS {
-                true => self.plugins_failed(&notice, &mut registered),
-                false => self.notify(&Notice::Plugins { message: notice }),
+            loads_first = has_preloads && is_started && restart_count <= MAX_RESTARTS;
+            if restart_count > MAX_RESTARTS || !is_started {
+                self.plugins_failed(&ended, &mut registered);
+            } else {
+                let lost = registered.iter().filter(|(_, request)| request.is_none());
+                let lost: Vec<&str> = lost.map(|(name, _)| name.as_str()).collect();
+                let lost = match lost.is_empty() {
+                    true => String::new(),
+                    false => format!(
+                        "; these plugins are lost, since they cannot be pickled: {}",
+                        lost.join(", ")
+                    ),
+                };
+                let message = format!("{ended}{lost}");
+                self.notify(&Notice::Plugins { message });
+                registered.retain(|(_, request)| request.is_some());
             }
         }
     }
@@ -285,6 +337,7 @@ impl Shared {
         self: &Arc<Self>,
         python: &Arc<Python>,
         running: &mut Running,
+        waiting: &mut VecDeque<(Call, Option<String>)>,
         calls: &mut mpsc::UnboundedReceiver<Call>,
         registered: &mut Registered,
     ) {
@@ -304,8 +357,16 @@ impl Shared {
                         return;
                     };
                     self.on_message(python, message, running, registered, &mut asking);
+                    if running.end.is_some() {
+                        return;
+                    }
+                    if running.is_started {
+                        for (call, repeated) in waiting.drain(..) {
+                            running.call(call, repeated);
+                        }
+                    }
                 }
-                call = calls.recv() => match call {
+                call = calls.recv(), if running.is_started => match call {
                     Some(call) => running.call(call, None),
                     None => return,
                 },
@@ -325,16 +386,41 @@ impl Shared {
         match message {
             FromPlugins::PluginPong(_) => running.silent_since = None,
             FromPlugins::PluginReplied(part) => {
-                if let Some((_, request)) = running.registering.remove(&part.id)
-                    && let Some(name) = part.reply.get("registered").and_then(Value::as_str)
-                {
-                    registered.retain(|(known, _)| known != name);
-                    registered.push((name.to_owned(), request));
+                if let Some((repeated, request)) = running.registering.remove(&part.id) {
+                    if let Some(name) = part.reply.get("registered").and_then(Value::as_str) {
+                        registered.retain(|(known, _)| known != name);
+                        registered.push((name.to_owned(), Some(request)));
+                    } else if let Some(name) = repeated {
+                        let why = part.reply.get("exception_text").and_then(Value::as_str);
+                        let why = why.unwrap_or("no reason");
+                        let message = format!("the plugin {name} cannot be added again: {why}");
+                        self.notify(&Notice::Plugins { message });
+                    }
                 }
                 running.reply(part.id, part.reply, part.is_last);
             }
+            FromPlugins::PluginsStarted(started) => match started.error.0 {
+                None => {
+                    running.is_started = true;
+                    self.calls.preloaded(Ok(()));
+                }
+                Some(error) => {
+                    self.calls.preloaded(Err(&error));
+                    running.end = Some(format!("its modules cannot be loaded: {error}"));
+                }
+            },
             FromPlugins::PluginsChanged(plugins) => {
                 registered.retain(|(name, _)| plugins.names.contains(name));
+                let saved = plugins.saved.into_iter().map(|(name, plugin)| {
+                    let request = Unknown::new("restore_plugin");
+                    let request = request.field("plugin", Value::Bytes(plugin));
+                    (name.clone(), Some(request.field("name", name)))
+                });
+                let unsaved = plugins.unsaved.into_iter().map(|name| (name, None));
+                for (name, request) in saved.chain(unsaved) {
+                    registered.retain(|(known, _)| *known != name);
+                    registered.push((name, request));
+                }
                 self.observe_with(Some(Observer {
                     sender: running.process.sender.clone(),
                     has_transitions: plugins.has_transitions,
@@ -370,7 +456,9 @@ impl Shared {
     fn observe_with(&self, observer: Option<Observer>) {
         self.with_machine(|machine| {
             let has_events = observer.as_ref().is_some_and(Observer::has_events);
+            let has_transitions = observer.as_ref().is_some_and(Observer::has_transitions);
             machine.outbox.observer = observer;
+            machine.handle(SchedulerInput::ObserveEnds(has_transitions));
             machine.handle(SchedulerInput::ObserveTopics(has_events));
         });
     }
@@ -412,6 +500,22 @@ impl Shared {
         viewed.unwrap_or_default()
     }
 
+    /// Waits until the preloaded modules are set up.
+    ///
+    /// # Errors
+    ///
+    /// Why they cannot be loaded.
+    pub(crate) async fn preloaded(&self) -> Result<(), String> {
+        let python = self.python.as_ref();
+        if python.is_none_or(|python| python.options().preload.is_empty()) {
+            return Ok(());
+        }
+        let mut preloaded = self.calls.preloaded.subscribe();
+        let preloaded = preloaded.wait_for(Option::is_some).await;
+        // There is a sender as long as this exists.
+        preloaded.map_or(Ok(()), |outcome| outcome.clone().unwrap_or(Ok(())))
+    }
+
     /// Tells plugins that the scheduler closes, and waits for them for a short time.
     pub(super) async fn close_plugins(&self) {
         let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
@@ -435,6 +539,7 @@ impl Running {
             process,
             calls: HashMap::new(),
             last_id: 0,
+            is_started: false,
             registering: HashMap::new(),
             silent_since: None,
             end: None,
@@ -444,7 +549,7 @@ impl Running {
     fn call(&mut self, call: Call, repeated: Option<String>) {
         let Call { request, parts } = call;
         let id = self.next_id();
-        if request.op == "register_scheduler_plugin" {
+        if repeated.is_some() || request.op == "register_scheduler_plugin" {
             self.registering.insert(id, (repeated, request.clone()));
         }
         self.calls.insert(id, parts);
@@ -519,11 +624,10 @@ impl Running {
         let how = runtime::spawn_blocking(move || child.end()).await;
         let how = how.unwrap_or_else(|_| "the scheduler ends".to_owned());
         let why = self.end.unwrap_or(how);
+        let ended = format!("the process of functions and plugins has ended: {why}");
         for parts in self.calls.into_values() {
-            let _ = parts.send(Err(format!(
-                "the process of functions and plugins has ended: {why}"
-            )));
+            let _ = parts.send(Err(ended.clone()));
         }
-        why
+        ended
     }
 }

@@ -269,7 +269,13 @@ impl Outbox {
                     self.reports.push(event);
                 }
                 #[cfg(not(target_os = "linux"))]
-                Action::Published { .. } => {}
+                Action::Published { .. } | Action::TaskEnded(_) => {}
+                #[cfg(target_os = "linux")]
+                Action::TaskEnded(record) => {
+                    if let Some(observer) = &self.observer {
+                        observer.observe(PluginEvent::Ended(record));
+                    }
+                }
                 #[cfg(target_os = "linux")]
                 Action::Published {
                     topic,

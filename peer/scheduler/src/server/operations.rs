@@ -27,7 +27,10 @@ const REFUSED: [(&str, &str); 11] = [
     ("run_function", FUNCTIONS),
     ("feed", FUNCTIONS),
     ("register_scheduler_plugin", FUNCTIONS),
-    ("performance_report", "the page is made by bokeh"),
+    (
+        "performance_report",
+        "bokeh makes the page; `daskwire scheduler --python` runs it in another process",
+    ),
     (
         "dump_cluster_state_to_url",
         "fsspec would write the file; Client.dump_cluster_state(write_from_scheduler=False) writes \

@@ -364,7 +364,10 @@ impl Shared {
                 Reply::Value(Value::dict([("status", "OK")]))
             }
             #[cfg(target_os = "linux")]
-            Request::Unknown(request) if request.op == "run_function" && self.python.is_some() => {
+            Request::Unknown(request)
+                if self.python.is_some()
+                    && ["run_function", "performance_report"].contains(&request.op.as_str()) =>
+            {
                 self.call_python(request).await
             }
             other => {

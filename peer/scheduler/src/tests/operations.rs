@@ -39,7 +39,12 @@ async fn class_of_refusal(scheduler: &Scheduler, op: &str) -> Option<String> {
 }
 
 /// Requests that the scheduler of these tests refuses, since it has no Python.
-const NEED_PYTHON: [&str; 3] = ["run_function", "feed", "register_scheduler_plugin"];
+const NEED_PYTHON: [&str; 4] = [
+    "run_function",
+    "feed",
+    "performance_report",
+    "register_scheduler_plugin",
+];
 
 #[tokio::test]
 async fn requests_are_served_as_the_table_says() {

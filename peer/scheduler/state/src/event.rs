@@ -226,6 +226,8 @@ pub enum SchedulerInput {
     CollectionEnded(String),
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
+    /// Turns [`Action::TaskEnded`] on or off. Default: off.
+    ObserveEnds(bool),
     /// Turns [`Action::Published`] on or off. Default: off.
     ObserveTopics(bool),
     /// The scheduler is closing: asks workers to leave, and ends all streams.
@@ -269,6 +271,10 @@ pub enum Action {
     Notice(Notice),
     /// Report a transition of a task; only after [`SchedulerInput::WatchTasks`].
     Task(TaskEvent),
+    /// Report what a worker says about a task that it has run, before the transition of the task: a
+    /// dictionary as in [`State::recorded_tasks`](super::State::recorded_tasks). Only after
+    /// [`SchedulerInput::ObserveEnds`].
+    TaskEnded(Value),
     /// Report an event of a topic; only after [`SchedulerInput::ObserveTopics`].
     Published {
         /// The name of the topic.

@@ -685,6 +685,7 @@ impl State {
             SchedulerInput::CollectionStarted(name) => self.start_collection(name),
             SchedulerInput::CollectionEnded(name) => self.end_collection(&name),
             SchedulerInput::WatchTasks(is_watched) => self.is_watched = is_watched,
+            SchedulerInput::ObserveEnds(is_observed) => self.task_stream.is_observed = is_observed,
             SchedulerInput::ObserveTopics(is_observed) => self.is_observed = is_observed,
             SchedulerInput::Close => self.close(),
         }

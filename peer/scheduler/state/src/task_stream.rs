@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use daskwire_messages::protocol::{Field as _, StartStop, TaskErred, TaskFinished};
 use daskwire_messages::{Key, Value};
 
-use super::{State, WorkerId};
+use super::{Action, State, WorkerId};
 
 /// Records of tasks that have ended, if a peer has asked for them.
 #[derive(Debug, Default)]
 pub(super) struct TaskStream {
+    /// Whether [`Action::TaskEnded`] is wanted.
+    pub(super) is_observed: bool,
     is_recording: bool,
     records: VecDeque<Record>,
     /// The number of tasks since the recording began.
@@ -170,7 +172,8 @@ impl State {
         steps: &[StartStop],
         fields: impl FnOnce() -> Vec<(&'static str, Value)>,
     ) {
-        if !self.task_stream.is_recording {
+        let stream = &self.task_stream;
+        if !stream.is_recording && !stream.is_observed {
             return;
         }
         let Some(worker) = self.workers.get(&worker) else {
@@ -188,8 +191,14 @@ impl State {
             ("stimulus_id", Value::from(stimulus)),
             ("startstops", Value::list(steps.iter().map(step))),
         ]);
-        let max_count = self.policy.task_stream_length;
-        self.task_stream.add(Value::dict(record), stop, max_count);
+        let record = Value::dict(record);
+        if self.task_stream.is_observed {
+            self.actions.push(Action::TaskEnded(record.clone()));
+        }
+        if self.task_stream.is_recording {
+            let max_count = self.policy.task_stream_length;
+            self.task_stream.add(record, stop, max_count);
+        }
     }
 
     /// Starts to collect the metadata of tasks. At most 16 collections exist; further ones replace

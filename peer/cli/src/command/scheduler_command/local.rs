@@ -5,8 +5,6 @@ use std::process::Stdio;
 
 use clap::Args;
 use daskwire_comm::Address;
-#[cfg(target_os = "linux")]
-use daskwire_peer::scheduler::PythonOptions;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
@@ -61,12 +59,12 @@ pub(crate) fn run(arguments: &LocalArguments) -> Result {
 async fn cluster(arguments: &LocalArguments) -> Result {
     let stopped = stop_requested()?;
     let listen = address(&format!("tcp://127.0.0.1:{}", arguments.port))?;
-    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "for Python"))]
-    let mut settings = Settings::local(listen, arguments.dashboard_address.clone())?;
-    #[cfg(target_os = "linux")]
-    {
-        settings.python = arguments.python.as_ref().map(PythonOptions::new);
-    }
+    let settings = Settings::local(
+        listen,
+        arguments.dashboard_address.clone(),
+        #[cfg(target_os = "linux")]
+        arguments.python.as_deref(),
+    )?;
     let (scheduler, _) = super::start(&settings, &TlsArguments::default(), None).await?;
     let workers = workers(arguments, scheduler.address());
     let mut workers = workers.map_err(|error| format!("cannot start workers: {error}"))?;

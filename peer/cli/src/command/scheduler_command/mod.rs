@@ -150,6 +150,16 @@ pub(crate) struct SchedulerCommand {
     )]
     python_memory_limit: Option<u64>,
 
+    /// With --python: a module, file or URL that the process of functions and plugins loads, which
+    /// starts at once; its dask_setup and dask_teardown are called with the scheduler. May be
+    /// repeated [default: distributed.scheduler.preload]
+    #[arg(long, value_name = "MODULE", help_heading = "Python")]
+    preload: Vec<String>,
+    /// Arguments for the dask_setup of a --preload [default:
+    /// distributed.scheduler.preload-argv]
+    #[arg(last = true, value_name = "PRELOAD_ARGUMENT")]
+    preload_argv: Vec<String>,
+
     /// Print a JSON document for each event
     #[arg(long)]
     json: bool,
@@ -157,8 +167,6 @@ pub(crate) struct SchedulerCommand {
     tls: TlsArguments,
 
     // Options of `dask scheduler` that are refused with a reason, or have no effect.
-    #[arg(long, hide = true)]
-    preload: Vec<String>,
     #[arg(long, hide = true)]
     jupyter: bool,
     #[arg(long, hide = true)]
@@ -171,8 +179,6 @@ pub(crate) struct SchedulerCommand {
     no_show: bool,
     #[arg(long, hide = true)]
     use_xheaders: Option<String>,
-    #[arg(last = true, hide = true)]
-    preload_argv: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
@@ -187,9 +193,13 @@ pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
 
 async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result {
     // A signal may arrive as soon as the first line has been printed.
-    let stopped = stop_requested()?;
+    let mut stopped = core::pin::pin!(stop_requested()?);
     let file = arguments.scheduler_file.as_deref();
-    let (scheduler, _file) = start(settings, &arguments.tls, file).await?;
+    let (scheduler, _file) = tokio::select! {
+        started = start(settings, &arguments.tls, file) => started?,
+        // Modules of Python may take long to load.
+        () = &mut stopped => return Ok(()),
+    };
     tokio::select! {
         ended = scheduler.closed() => report_end(ended)?,
         () = stopped => terminal::event("stopping", "closing workers and clients", json!({})),
@@ -245,6 +255,11 @@ async fn start<'f>(
         ..Options::default()
     };
     let scheduler = Scheduler::start(listeners, options).map_err(|error| error.to_string())?;
+    #[cfg(target_os = "linux")]
+    if let Err(error) = scheduler.preloaded().await {
+        scheduler.close().await;
+        return Err(error.to_string().into());
+    }
     let scheduler = Arc::new(scheduler);
     if let Some(server) = server {
         let served = serve_http(server, &scheduler, settings.namespace.clone());

@@ -1,6 +1,8 @@
 //! The settings of a scheduler, from the command line or else from Dask's configuration.
 
 use std::net::{IpAddr, UdpSocket};
+#[cfg(target_os = "linux")]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
 use crate::command::http::HttpAddress;
+use crate::command::preload::preload;
 use crate::command::terminal;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
 use crate::command::worker_command::quantity::{MemoryLimit, duration};
@@ -76,6 +79,16 @@ impl Settings {
         let scheme = listen.first().map_or("tcp", Address::scheme);
         let contact = config.string(&setting("contact-address"));
         let contact = contact.map(|contact| address_with(&contact, scheme));
+        #[cfg(target_os = "linux")]
+        let has_python = arguments.python.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let has_python = false;
+        let modules = (&arguments.preload[..], &arguments.preload_argv[..]);
+        #[cfg_attr(
+            not(target_os = "linux"),
+            expect(unused_variables, reason = "for Python")
+        )]
+        let preload = preload("scheduler", modules, has_python, config)?;
         let idle_timeout = match arguments.idle_timeout {
             Some(timeout) => Some(timeout),
             None => config.parse(&setting("idle-timeout"), duration)?,
@@ -87,7 +100,7 @@ impl Settings {
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
             #[cfg(target_os = "linux")]
-            python: python(arguments),
+            python: python(arguments, preload),
             dashboard: Some(arguments.dashboard_address.clone())
                 .filter(|_| !arguments.no_dashboard),
             namespace: config
@@ -107,7 +120,11 @@ impl Settings {
     /// # Errors
     ///
     /// A setting that is invalid, or if the configuration cannot be read.
-    pub(super) fn local(address: Address, dashboard: Option<HttpAddress>) -> Result<Self> {
+    pub(super) fn local(
+        address: Address,
+        dashboard: Option<HttpAddress>,
+        #[cfg(target_os = "linux")] python: Option<&Path>,
+    ) -> Result<Self> {
         let config = Config::load()?;
         #[cfg(feature = "tracing")]
         crate::command::log::configure(&config)?;
@@ -119,7 +136,14 @@ impl Settings {
             permit: None,
             idle_timeout: None,
             #[cfg(target_os = "linux")]
-            python: None,
+            python: {
+                let preload = preload("scheduler", (&[], &[]), python.is_some(), &config)?;
+                let mut options = python.map(PythonOptions::new);
+                if let Some(options) = &mut options {
+                    options.preload = preload;
+                }
+                options
+            },
             dashboard,
             namespace: config
                 .string("distributed.dashboard.prometheus.namespace")
@@ -203,16 +227,10 @@ const REBALANCE: &str = "distributed.worker.memory.rebalance";
 
 /// Rejects options of `dask scheduler` that a scheduler without Python cannot support.
 fn refuse(arguments: &SchedulerCommand) -> Result {
-    let refused = [
-        (
-            !arguments.preload.is_empty() || !arguments.preload_argv.is_empty(),
-            "--preload: this scheduler runs no Python and loads no modules",
-        ),
-        (
-            arguments.jupyter,
-            "--jupyter: this scheduler runs no Python, and no server of Jupyter",
-        ),
-    ];
+    let refused = [(
+        arguments.jupyter,
+        "--jupyter: this scheduler runs no Python, and no server of Jupyter",
+    )];
     match refused.iter().find(|(is_given, _)| *is_given) {
         Some((_, reason)) => Err(Failure::usage(reason)),
         None => Ok(()),
@@ -221,8 +239,10 @@ fn refuse(arguments: &SchedulerCommand) -> Result {
 
 /// The interpreter for the graphs of collections, with its limits.
 #[cfg(target_os = "linux")]
-fn python(arguments: &SchedulerCommand) -> Option<PythonOptions> {
+fn python(arguments: &SchedulerCommand, preload: Vec<String>) -> Option<PythonOptions> {
     let mut options = PythonOptions::new(arguments.python.as_ref()?);
+    options.preload = preload;
+    options.preload_argv = arguments.preload_argv.clone();
     options.interpreter.imports = arguments.python_import.clone();
     options.memory_limit = arguments.python_memory_limit.filter(|limit| *limit > 0);
     if let Some(count) = arguments.python_processes {
@@ -469,7 +489,7 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 13] = [
+const HONOURED: [&str; 15] = [
     "active-memory-manager.interval",
     "active-memory-manager.measure",
     "active-memory-manager.start",
@@ -479,6 +499,8 @@ const HONOURED: [&str; 13] = [
     "idle-timeout",
     "locks.lease-timeout",
     "no-workers-timeout",
+    "preload",
+    "preload-argv",
     "work-stealing",
     "work-stealing-interval",
     "worker-saturation",
@@ -519,8 +541,6 @@ const DEFAULTS: &str = r#"{
     "events-cleanup-delay": "1h",
     "rootish-taskgroup": 5,
     "rootish-taskgroup-dependencies": 5,
-    "preload": [],
-    "preload-argv": [],
     "unknown-task-duration": "500ms",
     "locks.lease-validation-interval": "10s",
     "validate": false,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use daskwire_comm::{Address, Codec, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::quantity;
 use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
@@ -14,7 +14,7 @@ use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
 use crate::command::http::HttpAddress;
-use crate::command::terminal;
+use crate::command::preload::preload;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
 
 /// The way to find the scheduler.
@@ -105,7 +105,12 @@ impl Settings {
     /// A usage error, or a setting that is invalid.
     pub(super) fn new(arguments: &WorkerArguments, config: &Config) -> Result<Self> {
         refuse(arguments)?;
-        let preload = preload(arguments, config)?;
+        #[cfg(target_os = "linux")]
+        let has_python = arguments.python.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let has_python = false;
+        let modules = (&arguments.preload[..], &arguments.preload_argv[..]);
+        let preload = preload("worker", modules, has_python, config)?;
         let scheme = config
             .string("distributed.comm.default-scheme")
             .unwrap_or_else(|| "tcp".to_owned());
@@ -450,45 +455,6 @@ fn refuse(arguments: &WorkerArguments) -> Result<()> {
         Some((_, reason)) => Err(Failure::usage(reason)),
         None => Ok(()),
     }
-}
-
-/// The modules that Python processes load.
-fn preload(arguments: &WorkerArguments, config: &Config) -> Result<Vec<String>> {
-    const SETTING: &str = "distributed.worker.preload";
-    if !arguments.preload_argv.is_empty() && arguments.preload.is_empty() {
-        return Err(Failure::usage("arguments after -- need a --preload"));
-    }
-    let mut preload = arguments.preload.clone();
-    if preload.is_empty() {
-        let string = |value: &Value| value.as_str().map(str::to_owned);
-        let named = match config.get(SETTING) {
-            Some(Value::Array(names)) => names.iter().map(string).collect(),
-            Some(name) => string(name).map(|name| vec![name]),
-            None => Some(Vec::new()),
-        };
-        let invalid = || Failure::usage(format_args!("{SETTING}: expected names of modules"));
-        preload = named.ok_or_else(invalid)?;
-    }
-    #[cfg(target_os = "linux")]
-    let runs_python = arguments.python.is_some();
-    #[cfg(not(target_os = "linux"))]
-    let runs_python = false;
-    if runs_python {
-        return Ok(preload);
-    }
-    if !arguments.preload.is_empty() {
-        return Err(Failure::usage(
-            "--preload: only a worker with --python loads modules",
-        ));
-    }
-    if !preload.is_empty() {
-        terminal::event(
-            "notice",
-            format_args!("{SETTING} has no effect: only a worker with --python loads modules"),
-            json!({}),
-        );
-    }
-    Ok(Vec::new())
 }
 
 /// Parses a setting of `distributed.worker`, if it is set.

@@ -116,7 +116,8 @@ impl Cluster {
                 | Action::RefuseWorker(..)
                 | Action::NotifyClientDrained(_)
                 | Action::Published { .. }
-                | Action::Task(_) => {}
+                | Action::Task(_)
+                | Action::TaskEnded(_) => {}
             }
         }
     }
