@@ -31,8 +31,8 @@ use super::{ClientOptions, ConnectError, Results, ScatterError, TaskError, TaskF
 /// Dereferences to [`Client`](super::Client): methods that are not async, such as
 /// `submit`, `call` and `map`, are called directly, and async methods through
 /// [`block_on`](Self::block_on). Must not be used in async code: blocking there panics,
-/// as in tokio.
-#[derive(Debug)]
+/// as in tokio. Clones are the same client, as those of the other one.
+#[derive(Clone, Debug)]
 pub struct Client {
     client: super::Client,
     /// The runtime of the client. Declared after `client`, because fields are dropped in
@@ -164,7 +164,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Client::close`](super::Client::close).
-    pub fn close(self) -> Result<(), RequestError> {
+    pub fn close(&self) -> Result<(), RequestError> {
         self.runtime.block_on(self.client.close())
     }
 }

@@ -147,12 +147,13 @@ impl core::fmt::Debug for ClientOptions {
 
 /// A client of a Dask cluster.
 ///
-/// Dropping the client ends the connection, and the cluster forgets the client's keys;
-/// [`close`](Self::close) notifies the scheduler first.
-#[derive(Debug)]
+/// Clones are the same client: they share its connection, its id and its keys. Dropping the last
+/// of them ends the connection, and the cluster forgets the client's keys;
+/// [`close`](Self::close) does so for all of them, and notifies the scheduler first.
+#[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-    session: session::SessionTask,
+    session: Arc<session::Owner>,
 }
 
 impl Client {
@@ -176,7 +177,7 @@ impl Client {
         let address = RequestError::parse_address(address)?;
         let shared = Arc::new(Shared::new(address.clone(), options.clone()));
         let error = match session::start(&shared).await {
-            Ok(session) => return Ok(Self { shared, session }),
+            Ok(session) => return Ok(Self::new(shared, session)),
             Err(error) => error,
         };
         let Some(wire) = session::older_wire_format(&error, &options) else {
@@ -186,7 +187,12 @@ impl Client {
         options.comm.wire = wire;
         let shared = Arc::new(Shared::new(address, options));
         let session = session::start(&shared).await?;
-        Ok(Self { shared, session })
+        Ok(Self::new(shared, session))
+    }
+
+    fn new(shared: Arc<Shared>, session: session::SessionTask) -> Self {
+        let session = Arc::new(session::Owner::new(Arc::clone(&shared), session));
+        Self { shared, session }
     }
 
     /// The client's id. Once the client has reconnected, its id at the scheduler is a longer one,
@@ -401,26 +407,19 @@ impl Client {
         AsCompleted::new(futures)
     }
 
-    /// Closes the client: waits until dropped leases are released and requests of
+    /// Closes the client and its clones: waits until dropped leases are released and requests of
     /// [`fire_and_forget`](Self::fire_and_forget) are done, notifies the scheduler, which forgets
     /// this client's keys, and closes all connections. Waits for each of
-    /// these at most 10 seconds.
+    /// these at most 10 seconds. Later calls of the client and its clones fail with [`Disconnected`],
+    /// and so do its futures; to close it once more has no effect. If the call is cancelled, the
+    /// client ends, but its last messages may not have arrived.
     ///
     /// # Errors
     ///
     /// [`RequestError`] if the client was connected, and its last messages may not
     /// have arrived.
-    pub async fn close(mut self) -> Result<(), RequestError> {
-        session::close(&self.shared, &mut self.session).await
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.shared.handle(ClientInput::End {
-            reason: "the client was dropped".to_owned(),
-        });
-        self.session.abort();
+    pub async fn close(&self) -> Result<(), RequestError> {
+        self.session.close().await
     }
 }
 

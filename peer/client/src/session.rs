@@ -15,6 +15,7 @@ use daskwire_rpc::batched::{BatchSender, BatchWriter};
 use daskwire_rpc::channel::{Channel, Ends, Receiver, with_timeout};
 use daskwire_rpc::event::{Level, emit, in_comm};
 use daskwire_rpc::identity;
+use tokio::sync::Mutex;
 
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
@@ -33,6 +34,36 @@ const LAST_MESSAGES: Duration = Duration::from_secs(1);
 /// The task that keeps the connection; it ends with the client. Returns an error if
 /// the last messages may not have arrived.
 pub(super) type SessionTask = Task<Result<(), RequestError>>;
+
+/// What ends the session when the last clone of a client is dropped.
+#[derive(Debug)]
+pub(super) struct Owner {
+    shared: Arc<Shared>,
+    /// Locked while the client is closed.
+    task: Mutex<SessionTask>,
+}
+
+impl Owner {
+    pub(super) fn new(shared: Arc<Shared>, task: SessionTask) -> Self {
+        let task = Mutex::new(task);
+        Self { shared, task }
+    }
+
+    /// Notifies the scheduler that the client leaves, and waits until the message has arrived.
+    pub(super) async fn close(&self) -> Result<(), RequestError> {
+        let mut task = self.task.lock().await;
+        close(&self.shared, &mut task).await
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.handle(ClientInput::End {
+            reason: "the client was dropped".to_owned(),
+        });
+        self.task.get_mut().abort();
+    }
+}
 
 /// Registers the client, and keeps the connection in a background task.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, ConnectError>> {
@@ -317,9 +348,7 @@ async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<
     }
 }
 
-/// Notifies the scheduler that the client leaves, and waits until the message has
-/// arrived.
-pub(super) fn close<'a>(
+fn close<'a>(
     shared: &'a Arc<Shared>,
     session: &'a mut SessionTask,
 ) -> BoxFuture<'a, Result<(), RequestError>> {

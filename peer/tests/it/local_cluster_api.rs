@@ -378,3 +378,41 @@ fn each_method_of_the_table_is_called() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clones_are_one_client() {
+    let (cluster, client) = start().await;
+    let clone = client.clone();
+    let sum = clone.submit("operator.add", [1, 2]).expect("submitted");
+    // The clone's future belongs to both, and outlives the clone.
+    let more = client.submit("operator.add", [&sum, &sum]);
+    drop(clone);
+    assert_eq!(value(&more.expect("submitted")).await, Value::from(6));
+
+    let (one, other) = (client.clone(), client.clone());
+    let (first, second) = tokio::join!(one.close(), other.close());
+    first.expect("closed");
+    second.expect("closed already");
+    client.submit("operator.neg", [1]).expect_err("it is closed");
+    client.connected().await.expect_err("it is closed");
+    client.close().await.expect("closed already");
+
+    // The connection ends with the last clone, and with it the keys.
+    let (client, other) = (cluster.client().await, cluster.client().await);
+    let (client, other) = (client.expect("a client"), other.expect("a client"));
+    let data = client.scatter([1]).await.expect("stored").remove(0);
+    let key = data.key().clone();
+    let clone = client.clone();
+    drop(client);
+    let holders = async || {
+        let found = other.who_has([&key]).await;
+        found.expect("an answer").into_iter().flat_map(|(_, holders)| holders).count()
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(holders().await, 1);
+    drop(clone);
+    while holders().await > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    end(cluster, other).await;
+}
