@@ -13,6 +13,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_python::anonymous_memory;
 use daskwire_rpc::channel::Channel;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
 
 use super::Shared;
@@ -50,7 +51,11 @@ struct Call {
 }
 
 /// Where the parts of an answer go, or the reason why there is none.
-type Parts = mpsc::UnboundedSender<Result<Value, String>>;
+type Parts = mpsc::Sender<Result<Value, String>>;
+
+/// Maximum number of parts that wait for a client, which gets no further ones meanwhile. All but
+/// feeds have one part.
+const MAX_PARTS: usize = 16;
 
 /// What the process of plugins is told about.
 #[derive(Debug)]
@@ -83,8 +88,8 @@ impl Calls {
     }
 
     /// Has the process serve a request. Returns the parts of the answer.
-    fn start(&self, request: Unknown) -> mpsc::UnboundedReceiver<Result<Value, String>> {
-        let (parts, receiver) = mpsc::unbounded_channel();
+    fn start(&self, request: Unknown) -> mpsc::Receiver<Result<Value, String>> {
+        let (parts, receiver) = mpsc::channel(MAX_PARTS);
         // Without a receiver, the scheduler ends.
         let _ = self.sender.send(Call { request, parts });
         receiver
@@ -260,7 +265,7 @@ impl Shared {
                     self.calls.preloaded(Err(&why));
                     loads_first = false;
                     if let Some(call) = first {
-                        let _ = call.parts.send(Err(why));
+                        deliver(&call.parts, Err(why));
                     }
                     continue;
                 }
@@ -272,7 +277,7 @@ impl Shared {
                 let Some(request) = request else {
                     continue;
                 };
-                let (parts, _) = mpsc::unbounded_channel();
+                let (parts, _) = mpsc::channel(1);
                 waiting.push_back((Call { request, parts }, Some(name)));
             }
             waiting.extend(first.map(|call| (call, None)));
@@ -293,7 +298,7 @@ impl Shared {
             let ended = running.ended().await;
             for (Call { request, parts }, name) in waiting {
                 registered.extend(name.map(|name| (name, Some(request))));
-                let _ = parts.send(Err(ended.clone()));
+                deliver(&parts, Err(ended.clone()));
             }
             self.calls.preloaded(Err(&ended));
             if is_closing {
@@ -526,6 +531,13 @@ impl Shared {
     }
 }
 
+/// Passes on a part of an answer. A part that finds too many others waiting is dropped: a client
+/// that does not read its feed would otherwise take any amount of memory. Returns whether the
+/// client still needs parts.
+fn deliver(parts: &Parts, part: Result<Value, String>) -> bool {
+    !matches!(parts.try_send(part), Err(TrySendError::Closed(_)))
+}
+
 /// The fields of a request of a feed that the process needs.
 const FEED_FIELDS: [&str; 4] = ["function", "setup", "teardown", "interval"];
 
@@ -570,7 +582,7 @@ impl Running {
         let Some(parts) = self.calls.get(&id) else {
             return;
         };
-        let is_sent = parts.send(Ok(reply)).is_ok();
+        let is_sent = deliver(parts, Ok(reply));
         if is_last || !is_sent {
             self.calls.remove(&id);
         }
@@ -626,8 +638,28 @@ impl Running {
         let why = self.end.unwrap_or(how);
         let ended = format!("the process of functions and plugins has ended: {why}");
         for parts in self.calls.into_values() {
-            let _ = parts.send(Err(ended.clone()));
+            deliver(&parts, Err(ended.clone()));
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_does_not_read_its_feed_has_a_bounded_number_of_parts() {
+        let (parts, mut receiver) = mpsc::channel(MAX_PARTS);
+        for number in 0..10 * MAX_PARTS {
+            assert!(deliver(&parts, Ok(Value::from(number))));
+        }
+        for number in 0..MAX_PARTS {
+            assert_eq!(receiver.try_recv(), Ok(Ok(Value::from(number))));
+        }
+        receiver.try_recv().expect_err("the others were dropped");
+        assert!(deliver(&parts, Ok(Value::None)));
+        drop(receiver);
+        assert!(!deliver(&parts, Ok(Value::None)));
     }
 }
