@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use daskwire_comm::{BoxFuture, runtime};
-use daskwire_messages::graph::{Argument, HeldKey};
+use daskwire_messages::graph::{Argument, Arguments, HeldKey};
 use daskwire_messages::protocol::Keys;
 use daskwire_messages::{Key, RemoteError, Serialized, Value};
 use daskwire_rpc::RequestError;
@@ -332,6 +332,20 @@ impl From<&TaskFuture> for Key {
 impl From<&TaskFuture> for Argument {
     fn from(future: &TaskFuture) -> Self {
         Self::from(future.clone())
+    }
+}
+
+/// The task's result as the only argument of a call.
+impl Arguments for &TaskFuture {
+    fn into_arguments(self) -> Vec<Argument> {
+        vec![self.into()]
+    }
+}
+
+/// The task's result as the only argument of a call.
+impl Arguments for TaskFuture {
+    fn into_arguments(self) -> Vec<Argument> {
+        vec![self.into()]
     }
 }
 

@@ -416,6 +416,7 @@ impl Client {
     /// # fn example(client: &Client) -> Result<(), SubmitError> {
     /// let x = client.submit("operator.add", [1, 2])?;
     /// let y = client.submit("operator.add", (&x, 0.5))?;
+    /// let z = client.submit("math.sqrt", &y)?;
     /// # Ok(())
     /// # }
     /// ```

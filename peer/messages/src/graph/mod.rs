@@ -238,7 +238,7 @@ impl Argument {
 }
 
 /// The positional arguments of a call: a tuple of values, futures and keys of any
-/// types, or an array, slice or vector of one type.
+/// types, an array, slice or vector of one type, or a single value, string or future.
 ///
 /// ```
 /// use daskwire_messages::Key;
@@ -248,8 +248,15 @@ impl Argument {
 /// let arguments = (&x, 2, "three").into_arguments();
 /// assert_eq!(arguments, [Argument::from(x), Argument::from(2), Argument::from("three")]);
 /// assert_eq!([1, 2].into_arguments().len(), 2);
+/// assert_eq!(2.0.into_arguments(), [Argument::from(2.0)]);
 /// assert!(().into_arguments().is_empty());
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the arguments of a call",
+    note = "arguments are a tuple such as `(&future, 2, \"three\")`, an array or a vector of one type, \
+            or a single number, string, `Value` or future; for one argument of another type, \
+            write `(argument,)`"
+)]
 pub trait Arguments {
     /// Converts to a list of arguments.
     fn into_arguments(self) -> Vec<Argument>;
@@ -289,6 +296,22 @@ impl Arguments for () {
     fn into_arguments(self) -> Vec<Argument> {
         Vec::new()
     }
+}
+
+macro_rules! single {
+    ($($type:ty)*) => {$(
+        /// One argument.
+        impl Arguments for $type {
+            fn into_arguments(self) -> Vec<Argument> {
+                vec![self.into()]
+            }
+        }
+    )*};
+}
+
+single! {
+    bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64 char &str String &String
+    Argument Value Key &Key
 }
 
 macro_rules! tuples {
