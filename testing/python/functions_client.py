@@ -51,6 +51,10 @@ def functions(client):
     assert client.run_on_scheduler(os.getpid) not in (os.getpid(), 0)
     assert client.run_on_scheduler(lambda dask_scheduler=None, x=1: x, x=7) == 7
 
+    # A client with serializers of its own sends them with each request.
+    with Client(ADDRESS, serializers=["msgpack", "pickle"], set_as_default=False) as other:
+        assert other.run_on_scheduler(operator.add, 2, 3) == 5
+
     async def later(value, dask_scheduler=None):
         await asyncio.sleep(0.01)
         return dask_scheduler.address, value

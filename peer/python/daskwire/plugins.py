@@ -951,7 +951,9 @@ class Plugins:
     def call(self, number, request):
         self.scheduler._forget()
         op = request.pop("op")
-        request.pop("reply", None)
+        # What a client says of replies in general.
+        for name in "reply", "serializers", "deserializers":
+            request.pop(name, None)
         serve = {
             "feed": self.feed,
             "performance_report": self.performance_report,

@@ -393,7 +393,9 @@ async fn clones_are_one_client() {
     let (first, second) = tokio::join!(one.close(), other.close());
     first.expect("closed");
     second.expect("closed already");
-    client.submit("operator.neg", [1]).expect_err("it is closed");
+    client
+        .submit("operator.neg", [1])
+        .expect_err("it is closed");
     client.connected().await.expect_err("it is closed");
     client.close().await.expect("closed already");
 
@@ -406,7 +408,11 @@ async fn clones_are_one_client() {
     drop(client);
     let holders = async || {
         let found = other.who_has([&key]).await;
-        found.expect("an answer").into_iter().flat_map(|(_, holders)| holders).count()
+        found
+            .expect("an answer")
+            .into_iter()
+            .flat_map(|(_, holders)| holders)
+            .count()
     };
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(holders().await, 1);
