@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import copy
 import functools
 import json
 import logging
@@ -32,6 +33,8 @@ from distributed.security import Security
 from distributed.worker_memory import parse_memory_limit
 from packaging.version import Version
 
+from daskwire._options import options
+
 logger = logging.getLogger("distributed.deploy.daskwire")
 
 # The first release of Dask that the scheduler serves.
@@ -47,7 +50,6 @@ _PROTOCOLS = ("tcp", "tls", "quic")
 
 # Arguments of Dask's class that have no effect here, by the reason. `None` is accepted for each.
 _UNSUPPORTED = {
-    "blocked_handlers": "the setting distributed.scheduler.blocked-handlers has it",
     "scheduler_kwargs": "the scheduler is not a class of Python",
     "service_kwargs": "the scheduler has no services of Python",
     "services": "the scheduler has no services of Python",
@@ -172,6 +174,68 @@ class _Scheduler(_Process):
         return True
 
 
+class Scheduler(_Scheduler):
+    """A scheduler in Rust for ``distributed.SpecCluster`` and classes that derive from it.
+
+    It is a process of the command ``daskwire`` on this machine, which ends with the cluster or the
+    program. Such a class is given it in place of Dask's scheduler, for example dask-jobqueue's::
+
+        SLURMCluster(..., scheduler_cls=daskwire.Scheduler, worker_command="daskwire worker",
+                     worker_extra_args=["--python", sys.executable])
+
+    Parameters
+    ----------
+    host, interface, port, protocol, dashboard, dashboard_address, idle_timeout, preload, preload_argv
+        As for ``distributed.Scheduler``. Default of ``port``: 0, a free one.
+    security
+        A ``distributed.Security``. Default: that of Dask's configuration.
+    blocked_handlers
+        The operations that are refused. Default: those of Dask's configuration.
+    silence_logs
+        The lowest level of the logs to show, as for :class:`LocalCluster`.
+    python
+        The interpreter of the Python processes. Default: that of the program.
+    python_processes, python_time_limit, python_memory_limit
+        As the options of ``daskwire scheduler``.
+
+    Raises
+    ------
+    TypeError
+        An argument is unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        protocol: str | None = None,
+        security: Security | None = None,
+        blocked_handlers: Iterable[str] | None = None,
+        silence_logs: int | str | None = logging.WARN,
+        python: str | os.PathLike[str] | None = None,
+        loop: Any = None,
+        **arguments: Any,
+    ) -> None:
+        settings = {}
+        if blocked_handlers is not None:
+            settings["distributed.scheduler.blocked-handlers"] = list(blocked_handlers)
+        path = None if python is None else os.fspath(python)
+        launch = _Launch(path, None, silence_logs, settings)
+        security = security or Security()
+        if protocol is None:
+            protocol = "tls" if security.require_encryption else "tcp"
+        protocol = protocol.split("://")[0]
+        given = {"python": launch.python, "port": port, "protocol": protocol, **arguments}
+        own = options("scheduler", given)
+        if protocol != "tcp":
+            own = launch.certificates(security, "scheduler") + own
+        super().__init__(launch, own)
+
+    async def close(self) -> None:
+        await super().close()
+        self._launch.close()
+
+
 class _Worker(_Process):
     def __init__(
         self,
@@ -199,7 +263,11 @@ class _Launch:
     """How the processes of a cluster are started."""
 
     def __init__(
-        self, python: str | None, env: Mapping[str, str] | None, silence_logs: int | str | None
+        self,
+        python: str | None,
+        env: Mapping[str, str] | None,
+        silence_logs: int | str | None,
+        settings: Mapping[str, Any],
     ) -> None:
         if not sys.executable:
             raise RuntimeError("sys.executable does not name an interpreter")
@@ -208,6 +276,8 @@ class _Launch:
             silence_logs = getattr(logging, silence_logs.upper())
         self._shown_level = int(silence_logs or 0)
         self._env = env or {}
+        # Settings of Dask for the scheduler, besides those of the program.
+        self._settings = settings
 
     @functools.cached_property
     def folder(self) -> pathlib.Path:
@@ -224,8 +294,11 @@ class _Launch:
         is_worker = arguments[0] == "worker"
         environment = os.environ | (dict(self._env) if is_worker else {})
         # As Dask does for its processes.
-        config = dask.config.serialize(dask.config.global_config)
-        environment["DASK_INTERNAL_INHERIT_CONFIG"] = config
+        config = dask.config.global_config
+        if not is_worker and self._settings:
+            config = copy.deepcopy(config)
+            dask.config.set(self._settings, config=config)
+        environment["DASK_INTERNAL_INHERIT_CONFIG"] = dask.config.serialize(config)
         if self.python == sys.executable:
             # Tasks can import what the program can, such as modules beside its script.
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -320,6 +393,9 @@ class LocalCluster(SpecCluster):
         How long a worker tries to reach the scheduler. Default: 60 seconds.
     lifetime, lifetime_stagger, lifetime_restart
         As for ``distributed.Worker``.
+    blocked_handlers
+        The operations of the scheduler that are refused, such as ``["run_function"]``. Default: those
+        of Dask's configuration.
     idle_timeout
         The time without tasks after which the scheduler ends, such as ``"1h"``. Default: that of
         Dask's configuration.
@@ -360,6 +436,7 @@ class LocalCluster(SpecCluster):
         asynchronous: bool = False,
         security: Security | bool | None = None,
         protocol: str | None = None,
+        blocked_handlers: Iterable[str] | None = None,
         interface: str | None = None,
         scheduler_sync_interval: Any = 1,
         *,
@@ -419,7 +496,11 @@ class LocalCluster(SpecCluster):
         else:
             limit = parse_memory_limit(memory_limit, threads_per_worker, logger=logger)
 
-        launch = _Launch(None if python is None else os.fspath(python), env, silence_logs)
+        settings = {}
+        if blocked_handlers is not None:
+            settings["distributed.scheduler.blocked-handlers"] = list(blocked_handlers)
+        path = None if python is None else os.fspath(python)
+        launch = _Launch(path, env, silence_logs, settings)
         self._launch = launch
         shared = ["--python", launch.python]
         shared += [f"--host={host}"] if host else []
@@ -436,22 +517,18 @@ class LocalCluster(SpecCluster):
                 arguments.append(f"--dashboard-address={address}")
         if idle_timeout is not None:
             scheduler_arguments.append(f"--idle-timeout={idle_timeout}")
-        for option, value in {
-            "python-processes": python_processes,
-            "local-directory": local_directory,
-            "lifetime": lifetime,
-            "lifetime-stagger": lifetime_stagger,
-        }.items():
-            if value is not None:
-                worker_arguments.append(f"--{option}={value}")
-        if lifetime_restart:
-            worker_arguments.append("--lifetime-restart")
-        if resources:
-            amounts = ",".join(f"{name}={amount}" for name, amount in resources.items())
-            worker_arguments.append(f"--resources={amounts}")
-        if preload is not None:
-            preloads = [preload] if isinstance(preload, str) else preload
-            worker_arguments += [f"--preload={module}" for module in preloads]
+        worker_arguments += options(
+            "worker",
+            {
+                "python_processes": python_processes,
+                "local_directory": local_directory,
+                "lifetime": lifetime,
+                "lifetime_stagger": lifetime_stagger,
+                "lifetime_restart": lifetime_restart,
+                "resources": resources or None,
+                "preload": preload,
+            },
+        )
         if protocol != "tcp":
             scheduler_arguments += launch.certificates(security, "scheduler")
             worker_arguments += launch.certificates(security, "worker")
@@ -500,5 +577,6 @@ class LocalCluster(SpecCluster):
         return super()._repr_html_(cluster_status=status)
 
 
-# The name by which programs import it, which Dask shows.
+# The name by which programs import them, which Dask shows.
 LocalCluster.__module__ = "daskwire"
+Scheduler.__module__ = "daskwire"

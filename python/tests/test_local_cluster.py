@@ -18,7 +18,7 @@ import psutil
 import pytest
 from distributed import Client, SpecCluster
 
-from daskwire import LocalCluster, _cluster
+from daskwire import LocalCluster, Scheduler, _cluster
 
 WAIT = 60  # seconds
 
@@ -284,6 +284,29 @@ def test_logs_are_silenced(level, shows, capfd):
 def test_arguments_that_have_no_effect(arguments, message):
     with pytest.raises(TypeError, match=message):
         small(**arguments)
+
+
+def test_handlers_are_blocked():
+    with small(blocked_handlers=["run_function"]) as cluster, cluster.get_client() as client:
+        assert client.submit(abs, -1).result() == 1
+        with pytest.raises(ValueError, match="run_function.*explicitly disallowed"):
+            client.run_on_scheduler(os.getpid)
+    # The program's own settings are as before.
+    assert not dask.config.get("distributed.scheduler.blocked-handlers")
+
+
+def test_a_scheduler_for_other_cluster_objects():
+    # The options of dask-jobqueue
+    options = {"protocol": "tcp://", "dashboard_address": ":0", "security": None, "interface": None}
+    options |= {"host": "127.0.0.1", "blocked_handlers": ["feed"]}
+    with SpecCluster(scheduler={"cls": Scheduler, "options": options}) as cluster:
+        folder = cluster.scheduler._launch.folder
+        with cluster.get_client() as client:
+            assert client.run_on_scheduler(os.getpid) != os.getpid()
+        assert folder.exists()
+    assert not folder.exists()
+    with pytest.raises(TypeError, match="jupyter=True: daskwire scheduler has no such option"):
+        Scheduler(jupyter=True)
 
 
 def test_arguments_of_dask_with_their_defaults():
