@@ -11,6 +11,7 @@ _SCHEDULER = {
     "host": "host",
     "idle_timeout": "idle-timeout",
     "interface": "interface",
+    "memory_limit": "memory-limit",
     "port": "port",
     "protocol": "protocol",
     "python": "python",

@@ -1,0 +1,73 @@
+"""Runs what ``python -m distributed.cli.dask_spec`` is asked for, with the command ``daskwire``.
+
+Dask's ``SSHCluster`` starts its scheduler and workers by that module. With this one in place of the
+interpreter they are in Rust::
+
+    SSHCluster(hosts, remote_python="python3 -m daskwire.spec")
+
+The arguments of ``scheduler_options`` and ``worker_options`` mean the same, and ``worker_class`` may
+be ``distributed.Nanny`` or ``distributed.Worker``. Python processes beside them have the interpreter
+that runs this module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from daskwire._options import options
+
+# The classes whose place the command takes, by their names in any module of Dask.
+_ROLES = {"Scheduler": "scheduler", "Nanny": "worker", "Worker": "worker"}
+
+
+def command(scheduler: str | None, spec: dict[str, Any]) -> list[str]:
+    """Returns the command for a specification of a scheduler, or of a worker of a scheduler."""
+    module, _, name = spec["cls"].rpartition(".")
+    role = _ROLES.get(name) if module.partition(".")[0] in ("dask", "distributed") else None
+    run = [sys.executable, "-m", "daskwire"]
+    arguments = {"python": sys.executable, **spec.get("opts", {})}
+    if role == "scheduler":
+        return [*run, role, *options(role, arguments)]
+    if role is None:
+        raise TypeError(f"{spec['cls']}: expected Dask's Scheduler, Nanny or Worker")
+    if scheduler is None:
+        raise TypeError(f"{spec['cls']}: the address of the scheduler is missing")
+    # One process runs all tasks of a worker, as in Dask.
+    arguments = {"python_processes": 1, **arguments}
+    nanny = [] if name == "Nanny" else ["--no-nanny"]
+    return [*run, role, scheduler, *nanny, *options(role, arguments)]
+
+
+def main() -> None:
+    """Runs the processes of a specification until they end."""
+    parser = argparse.ArgumentParser(prog="python -m daskwire.spec", description=__doc__)
+    parser.add_argument("-m", dest="module", help="ignored, so that this takes the place of python")
+    parser.add_argument("scheduler", nargs="?")
+    parser.add_argument("--spec", type=json.loads, required=True)
+    given = parser.parse_args()
+    specs = [given.spec] if "cls" in given.spec else list(given.spec.values())
+    try:
+        commands = [command(given.scheduler, spec) for spec in specs]
+    except TypeError as error:
+        sys.exit(str(error))
+    if len(commands) == 1:
+        os.execv(sys.executable, commands[0])
+    processes = [subprocess.Popen(each) for each in commands]
+
+    def stop(signum: int, _: Any) -> None:
+        for process in processes:
+            process.send_signal(signum)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    sys.exit(max(process.wait() for process in processes))
+
+
+if __name__ == "__main__":
+    main()
