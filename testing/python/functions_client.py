@@ -104,6 +104,8 @@ def state(client):
     more = client.map(operator.neg, range(2500), key=[f"more-{i}" for i in range(2500)])
     last = client.submit(sum, more, key="last")
     wait([two, bad])
+    # The scheduler may still read the graph of those that were submitted last.
+    until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 2505)
 
     def look(dask_scheduler):
         scheduler = dask_scheduler

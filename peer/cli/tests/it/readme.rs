@@ -96,6 +96,8 @@ fn every_block_has_a_test() {
         ("journey.md", "text", "# we follow z"),
         ("pickles.md", "text", "| daskwire pickle -"),
         ("quic.md", "sh", "daskwire relay"),
+        // `peer/cli/tests/dask/managers.sh` runs such a cluster of dask-jobqueue.
+        ("replace-dask-scheduler.md", "text", "SLURMCluster"),
         // `worker_signals` runs a worker with a log.
         ("stuck-task.md", "text", "$ daskwire worker"),
         ("tls.md", "sh", "openssl req"),

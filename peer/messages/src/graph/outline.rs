@@ -256,6 +256,18 @@ impl Part<'_, '_> {
     }
 }
 
+/// An expression for `eval` that calls a shared function. It can be pickled for tasks that a worker
+/// runs in other processes, as a function of its own could not.
+///
+/// A worker of Dask sees from a task's function whether that is a coroutine function, but a shared one is
+/// known only when the task runs. Workers in Rust await what a task returns.
+const CALL: &str = "(lambda result: \
+    __import__('distributed.utils').utils.sync(\
+    __import__('distributed').get_worker().loop, lambda: result) \
+    if __import__('inspect').iscoroutine(result) \
+    and not type(__import__('distributed').get_worker()).__module__.startswith('daskwire') \
+    else result)(function(*arguments, **keywords))";
+
 /// Writes tasks.
 struct Output<'o, 'c, 't, 'p> {
     copy: &'o mut Copy<'c, 't, 'p>,
@@ -293,13 +305,19 @@ impl<'t, 'p> Output<'_, '_, 't, 'p> {
                 Ok(())
             }
             Part::Call(call) if self.is_shared(call.function) => {
-                self.class("Task", 5, writer);
+                // eval(CALL, {"function": .., "arguments": [..], "keywords": {..}})
+                self.class("Task", 4, writer);
                 task.key.pickle(writer);
-                self.names.write(writer, "dask.utils", "apply");
+                self.names.write(writer, "builtins", "eval");
+                writer.str(CALL);
+                self.class("Dict", 1, writer);
+                writer.dict(3).str("function");
                 self.node(call.function, writer)?;
+                writer.str("arguments");
                 self.class("List", 1, writer);
                 writer.list(call.arguments.len());
                 self.parts(&call.arguments, writer)?;
+                writer.str("keywords");
                 self.class("Dict", 1, writer);
                 self.keywords(call, writer)
             }
