@@ -99,11 +99,16 @@ impl State {
         let resources = demands.resources.0.iter();
         let resources = (!demands.resources.is_empty())
             .then(|| Value::dict(resources.map(|(name, amount)| (name.clone(), *amount))));
+        /// A worker of Dask runs the task that it got last, of those with the same priority. As more
+        /// are sent ahead than by Dask, a fraction puts them into the order of submissions.
+        const FRACTIONS: u64 = 1 << 20;
+        #[expect(clippy::cast_precision_loss, reason = "in order up to 2^32")]
+        let order = order as f64 + (submission % FRACTIONS) as f64 / FRACTIONS as f64;
         #[expect(clippy::cast_precision_loss, reason = "in order up to 2^53")]
         let mut message = ComputeTask {
             key: task.key.clone(),
             run_id: task.run_id,
-            priority: vec![user, generation as f64, order as f64],
+            priority: vec![user, generation as f64, order],
             stimulus_id: self.compute_stimulus.1.clone(),
             run_spec: daskwire_messages::protocol::RunSpec::Payload(payload),
             resource_restrictions: Nullable(resources),

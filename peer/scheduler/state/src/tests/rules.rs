@@ -447,8 +447,32 @@ fn priorities_are_three_numbers_user_submission_order() {
     cluster.send(client, message);
     cluster.finish(worker, "a");
     let priority = |key: &str| cluster.running[&(worker, Key::from(key))].priority.clone();
-    assert_eq!(priority("b"), [0.0, 1.0, 1.0]);
-    assert_eq!(priority("c"), [-5.0, 2.0, 7.0]);
+    let rounded = |key: &str| {
+        priority(key)
+            .iter()
+            .map(|part| part.floor())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rounded("b"), [0.0, 1.0, 1.0]);
+    assert_eq!(rounded("c"), [-5.0, 2.0, 7.0]);
+
+    // Of tasks of one generation, a worker of Dask would run that first that it got last.
+    let message = |key: &str| UpdateGraph {
+        expr_ser: [add(key, &[])]
+            .into_iter()
+            .collect::<Graph>()
+            .to_expression()
+            .expect("plain values"),
+        keys: [key].into_iter().collect(),
+        extra: vec![(Value::from("fifo_timeout"), Value::from("100 ms"))],
+        ..UpdateGraph::default()
+    };
+    for key in ["d", "e"] {
+        cluster.send(client, message(key));
+    }
+    let priority = |key: &str| cluster.running[&(worker, Key::from(key))].priority.clone();
+    assert_eq!(priority("d")[..2], priority("e")[..2]);
+    assert!(priority("d") < priority("e"));
 }
 
 #[test]

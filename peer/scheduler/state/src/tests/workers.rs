@@ -1,7 +1,5 @@
 //! Tests of the registration of workers.
 
-use daskwire_messages::graph::{Function, Work};
-
 use super::*;
 
 #[test]
@@ -237,29 +235,17 @@ fn payloads_are_opened_within_tasks_of_workers_of_dask() {
     let dask = worker_of(&mut cluster, "tcp://dask:1", &[]);
     cluster.finish(dask, "x");
     let sent = run_spec(&cluster, dask, "y");
-    let outer = Node::read(&sent, &Key::from("y")).expect("a task");
-    assert_eq!(outer.dependencies(), [Key::from("x")]);
-    let Work::Call {
-        function,
-        arguments,
-        ..
-    } = outer.work
-    else {
-        panic!("it calls the inner task");
-    };
-    // A function that another process can find by its name, for executors of processes.
-    assert!(
-        matches!(&function, Function::Python { module, name } if module == "builtins" && name == "eval"),
-        "{function:?}"
-    );
-    let Argument::Dict(names) = &arguments[1] else {
-        panic!("the names of the expression: {:?}", arguments[1]);
-    };
-    let (_, Argument::Value(Value::Bytes(inner))) = &names[0] else {
-        panic!("the pickle of the inner task: {:?}", names[0]);
-    };
-    let inner = Serialized::pickled(inner);
-    assert_eq!(Node::read(&inner, &Key::from("y")), Ok(add("y", &["x"])));
+    // What the worker opens holds the pickle of the task, and makes a task of its error.
+    let task = &cluster.state.tasks[cluster.state.by_key.id("y")];
+    let own = &task.run_spec.as_ref().expect("a task").payload;
+    assert_eq!(Node::read(own, &Key::from("y")), Ok(add("y", &["x"])));
+    let own = own.plain_pickle().expect("a pickle");
+    let (opened, _) = sent.pickle().expect("a pickle");
+    assert!(opened.windows(own.len()).any(|part| *part == own[..]));
+    for name in ["excepts", "BaseException", "loads", "reraise"] {
+        let name = name.as_bytes();
+        assert!(opened.windows(name.len()).any(|part| part == name));
+    }
 }
 
 #[test]
