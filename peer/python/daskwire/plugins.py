@@ -1236,12 +1236,15 @@ class LogHandler(logging.Handler):
 
     def emit(self, record):
         try:
+            # The exception of a function that cannot be loaded, for example, goes to its client.
+            is_minor = record.levelno < logging.WARNING
+            text = record.getMessage() if is_minor else self.format(record)
             self.link.send(
                 {
                     "op": "log",
                     "created": record.created,
                     "level": record.levelname,
-                    "text": self.format(record),
+                    "text": text,
                 }
             )
         except Exception:
