@@ -13,7 +13,6 @@ memory is the largest since the scheduler was started, which each line does anew
 import argparse
 import contextlib
 import operator
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ import numpy
 import pandas
 import psutil
 from distributed import Client, WorkerPlugin, wait
+from schedulers import started
 
 
 def array(count):
@@ -77,19 +77,6 @@ def first_start(client):
         return dask_worker.plugins["starts"].first
 
     return min(first for first in client.run(read).values() if first is not None)
-
-
-@contextlib.contextmanager
-def started(command, ready=None):
-    """Starts a process, and yields it with the rest of the line that contains `ready`."""
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        line = next((line for line in process.stderr if ready is None or ready in line), "")
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield process, line.partition(ready or "\n")[2].strip()
-    finally:
-        process.terminate()
-        process.wait()
 
 
 class Memory:

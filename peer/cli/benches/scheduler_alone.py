@@ -6,7 +6,8 @@ meanwhile.
 Usage: PYTHON peer/cli/benches/scheduler_alone.py DASKWIRE [--shapes flat,tree] [--workers 10,100]
            [--tasks 10000] [--schedulers dask,daskwire]
 
-DASKWIRE is the path of the command. PYTHON has distributed and psutil.
+DASKWIRE is the path of the command, or of a script that runs it, such as
+`exec valgrind --tool=callgrind daskwire "$@"`. PYTHON has distributed and psutil.
 """
 
 import argparse
@@ -310,8 +311,12 @@ def scheduler(command):
         threading.Thread(target=serving.stderr.read, daemon=True).start()
         yield serving.pid, line.partition("Scheduler at:")[2].strip()
     finally:
-        serving.kill()
-        serving.wait()
+        # A profiler writes its file at the end.
+        serving.terminate()
+        try:
+            serving.wait(30)
+        finally:
+            serving.kill()
 
 
 def measure(command, shape, count, workers):
