@@ -14,7 +14,7 @@ use daskwire_messages::{Key, Value};
 use daskwire_python::anonymous_memory;
 use daskwire_rpc::channel::Channel;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 
 use super::Shared;
 use super::reply::{Reply, refused};
@@ -42,6 +42,9 @@ pub(super) struct Calls {
     /// Whether the preloaded modules have been set up, or why they could not be loaded, once this
     /// has been tried.
     preloaded: watch::Sender<Option<Result<(), String>>>,
+    /// Set once plugins have been told that the scheduler closes. Closing is asked for by a client,
+    /// and again by the program that runs the scheduler.
+    plugins_closed: OnceCell<()>,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,7 @@ impl Default for Calls {
             sender,
             receiver,
             preloaded: watch::Sender::new(None),
+            plugins_closed: OnceCell::new(),
         }
     }
 }
@@ -521,13 +525,16 @@ impl Shared {
         preloaded.map_or(Ok(()), |outcome| outcome.clone().unwrap_or(Ok(())))
     }
 
-    /// Tells plugins that the scheduler closes, and waits for them for a short time.
+    /// Tells plugins once that the scheduler closes, and waits for them for a short time.
     pub(super) async fn close_plugins(&self) {
-        let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
-        if has_plugins {
-            let closing = self.call_python(Unknown::new("close-plugins"));
-            let _ = runtime::timeout(CLOSE_TIMEOUT, closing).await;
-        }
+        let closing = async {
+            let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
+            if has_plugins {
+                let closing = self.call_python(Unknown::new("close-plugins"));
+                let _ = runtime::timeout(CLOSE_TIMEOUT, closing).await;
+            }
+        };
+        self.calls.plugins_closed.get_or_init(|| closing).await;
     }
 }
 
