@@ -19,7 +19,8 @@ use super::log::Wanted;
 use super::reply::{Reply, refused};
 use super::{Shared, profile};
 use crate::state::{
-    Dump, MemoryMeasure, MetadataError, RecordRange, SchedulerInput, State, WorkerId, names,
+    Dump, MemoryMeasure, MetadataError, PrefixCounts, RecordRange, SchedulerInput, State, WorkerId,
+    names,
 };
 
 /// Ops that only a scheduler in Python can serve, and why.
@@ -117,7 +118,10 @@ impl Shared {
                 Reply::Value(since.unwrap_or_default())
             }
             Request::TaskPrefixStates(_) => {
-                let counts = self.inspect(State::prefix_counts).into_iter();
+                let mut counts = PrefixCounts::new();
+                let count = |state: &State, part| state.count_prefixes(part, &mut counts);
+                self.for_all_tasks(count).await;
+                let counts = counts.into_iter();
                 let counts = counts.map(|(prefix, counts)| (prefix, Value::dict(counts)));
                 Reply::Value(Value::dict(counts))
             }

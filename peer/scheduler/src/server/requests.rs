@@ -1,6 +1,7 @@
 //! Replies to requests.
 
 use core::fmt;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,7 +23,12 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::state::{SchedulerInput, UnknownOps, is_about_run, is_shared};
+use crate::state::{
+    Place, SchedulerInput, Selection, State, UnknownOps, is_about_run, is_shared,
+};
+
+/// Maximum number of keys that are looked up at once.
+const MAX_QUERIED: usize = 512;
 use crate::{LeaveReason, Notice, Permissions};
 
 impl Shared {
@@ -196,8 +202,11 @@ impl Shared {
             }
             Request::Scatter(request) => self.scatter(request).await,
             Request::WhoHas(request) => {
-                let keys = request.keys.as_ref();
-                Reply::WhoHas(self.inspect(|state| state.who_has(keys.map(|keys| &keys[..]))))
+                let mut who_has = Vec::new();
+                let keys = request.keys.as_ref().map(|keys| &keys[..]);
+                self.for_tasks(keys, |state, part| who_has.extend(state.who_has(part)))
+                    .await;
+                Reply::WhoHas(who_has)
             }
             Request::NBytes(request) => {
                 let keys = request.keys.as_ref();
@@ -206,40 +215,51 @@ impl Shared {
                 if let Some(unknown) = unknown {
                     return missing(&unknown);
                 }
+                let keys = keys.map(|keys| &keys[..]);
                 if request.summary.unwrap_or(true) {
-                    let keys = keys.map(|keys| &keys[..]);
-                    let sums = self.inspect(|state| state.nbytes_by_prefix(keys));
+                    let mut sums = BTreeMap::new();
+                    self.for_tasks(keys, |state, part| state.add_nbytes(part, &mut sums))
+                        .await;
                     return Reply::Value(Value::dict(sums));
                 }
-                Reply::Sizes(self.inspect(|state| state.nbytes(keys.map(|keys| &keys[..]))))
+                let mut sizes = Vec::new();
+                self.for_tasks(keys, |state, part| sizes.extend(state.nbytes(part)))
+                    .await;
+                Reply::Sizes(sizes)
             }
-            Request::HasWhat(request) => Reply::HasWhat(self.inspect(|state| {
-                let workers = request.workers.map(|names| state.addresses(&names));
-                let mut has_what = state.has_what(workers.as_deref());
-                let unknown = workers.into_iter().flatten();
-                let unknown = unknown.filter(|worker| !state.has_worker(worker));
-                has_what.extend(unknown.map(|worker| (worker, Vec::new())));
-                has_what
-            })),
-            Request::Processing(request) => self.inspect(|state| {
-                let workers = request.workers.map(|names| state.addresses(&names));
-                let mut names = workers.iter().flatten();
-                match names.find(|worker| !state.has_worker(worker)) {
-                    Some(unknown) => missing(&Key::from(unknown.as_str())),
-                    None => Reply::HasWhat(state.processing(workers.as_deref())),
+            Request::HasWhat(request) => {
+                let workers = self.addresses(request.workers);
+                Reply::HasWhat(self.keys_of_workers(workers, State::has_what).await)
+            }
+            Request::Processing(request) => {
+                let workers = self.addresses(request.workers);
+                let unknown = self.inspect(|state| {
+                    let mut workers = workers.iter();
+                    workers.find(|worker| !state.has_worker(worker)).cloned()
+                });
+                match unknown {
+                    Some(unknown) => missing(&Key::from(unknown)),
+                    None => {
+                        Reply::HasWhat(self.keys_of_workers(workers, State::processing).await)
+                    }
                 }
-            }),
+            }
             Request::NCores(request) => Reply::Counts(self.thread_counts(request.workers, false)),
             Request::NCoresRunning(request) => {
                 Reply::Counts(self.thread_counts(request.workers, true))
             }
-            Request::GetTaskStatus(request) => Reply::Stages(self.inspect(|state| {
-                let stages = request.keys.into_iter().map(|key| {
-                    let stage = state.status(&key);
-                    (key, Nullable(stage))
-                });
-                stages.collect()
-            })),
+            Request::GetTaskStatus(request) => {
+                let mut stages = Vec::new();
+                self.for_tasks(Some(&request.keys), |state, part| {
+                    let Selection::Keys(keys) = part else {
+                        return;
+                    };
+                    let part = keys.iter();
+                    stages.extend(part.map(|key| (key.clone(), Nullable(state.status(key)))));
+                })
+                .await;
+                Reply::Stages(stages)
+            }
             Request::GetStory(request) => {
                 let wanted = request.keys_or_stimuli.unwrap_or_default();
                 Reply::Value(self.inspect(|state| state.story_value(&wanted)))
@@ -386,6 +406,69 @@ impl Shared {
                 refused("NotImplementedError", &reason(op))
             }
         }
+    }
+
+    /// The addresses of workers that are given by addresses or names, each once; of all workers if
+    /// none are given.
+    fn addresses(&self, workers: Option<WorkerNames>) -> Vec<String> {
+        let mut addresses = self.inspect(|state| match workers {
+            Some(names) => state.addresses(&names),
+            None => state.workers_on(None),
+        });
+        let mut seen = HashSet::new();
+        addresses.retain(|address| seen.insert(address.clone()));
+        addresses
+    }
+
+    /// Queries all tasks in parts, or those with the given keys. Others have the lock between parts.
+    pub(super) async fn for_tasks(
+        &self,
+        keys: Option<&[Key]>,
+        mut query: impl FnMut(&State, Selection<'_>) + Send,
+    ) {
+        let Some(keys) = keys else {
+            return self
+                .for_all_tasks(|state, part| query(state, Selection::Part(part)))
+                .await;
+        };
+        for part in keys.chunks(MAX_QUERIED) {
+            self.inspect(|state| query(state, Selection::Keys(part)));
+            self.give_way().await;
+        }
+    }
+
+    /// Queries all tasks in parts, between which others have the lock.
+    pub(super) async fn for_all_tasks(&self, mut query: impl FnMut(&State, usize) + Send) {
+        for part in 0.. {
+            let exists = self.inspect(|state| {
+                let exists = part < state.part_count();
+                if exists {
+                    query(state, part);
+                }
+                exists
+            });
+            if !exists {
+                return;
+            }
+            self.give_way().await;
+        }
+    }
+
+    /// Lists keys of workers in parts, between which others have the lock.
+    async fn keys_of_workers(
+        &self,
+        workers: Vec<String>,
+        query: fn(&State, &str, &mut Place, &mut Vec<Key>) -> bool,
+    ) -> Vec<(String, Vec<Key>)> {
+        let mut listed = Vec::with_capacity(workers.len());
+        for worker in workers {
+            let (mut place, mut keys) = (Place::default(), Vec::new());
+            while !self.inspect(|state| query(state, &worker, &mut place, &mut keys)) {
+                self.give_way().await;
+            }
+            listed.push((worker, keys));
+        }
+        listed
     }
 
     fn thread_counts(&self, workers: Option<WorkerNames>, running: bool) -> Vec<(String, u64)> {

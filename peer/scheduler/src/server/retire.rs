@@ -9,7 +9,7 @@ use daskwire_messages::protocol::{RetireWorkers, WorkersToClose};
 use super::Shared;
 use super::reply::{Reply, refused};
 use crate::LeaveReason;
-use crate::state::{CloseOptions, SchedulerInput, WorkerId};
+use crate::state::{CloseOptions, SchedulerInput, Selection, WorkerId};
 
 impl Shared {
     /// Retires workers once other workers have copies of their data. Others may be retired meanwhile,
@@ -168,7 +168,7 @@ impl Shared {
             if keys.len() < key_count {
                 key_count = keys.len();
                 let timeout = *timeout.get_or_insert_with(|| {
-                    let sizes = self.inspect(|state| state.nbytes(Some(&keys)));
+                    let sizes = self.inspect(|state| state.nbytes(Selection::Keys(&keys)));
                     timeout_of(sizes.iter().map(|(_, len)| *len).max().unwrap_or_default())
                 });
                 deadline.set(runtime::sleep(timeout));

@@ -2,6 +2,7 @@ use daskwire_messages::protocol::ReplyStatus;
 use daskwire_messages::protocol::WorkerStatus;
 
 use super::*;
+use crate::state::Selection;
 
 async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
     cluster_with(name, worker_count, Options::default()).await
@@ -126,7 +127,7 @@ async fn fetches_from_another_holder_or_reports_missing_keys() {
     }
     // A worker that lacked the data is no longer listed as a holder.
     let keys = [Key::from("a")];
-    let who_has = scheduler.inspect(|state| state.who_has(Some(&keys)));
+    let who_has = scheduler.inspect(|state| state.who_has(Selection::Keys(&keys)));
     assert_eq!(who_has[0].1, [workers[1].address.to_string()]);
     lock(&workers[1].data).clear();
     let request = Gather {
@@ -162,7 +163,7 @@ async fn skips_unreachable_holders() {
         ..UpdateData::default()
     };
     client.call::<()>(request).await.expect("it is done");
-    let holders = scheduler.inspect(|state| state.who_has(None));
+    let holders = scheduler.inspect(|state| state.who_has(Selection::Part(0)));
     assert_eq!(holders[0].1.len(), 2);
     for _ in 0..8 {
         assert_eq!(client.gather("a").await, Value::from("a"));
@@ -198,7 +199,7 @@ async fn steps_of_gathering(count: usize) -> u64 {
         ..UpdateData::default()
     };
     client.call::<()>(request).await.expect("it is done");
-    let holders = scheduler.inspect(|state| state.who_has(None));
+    let holders = scheduler.inspect(|state| state.who_has(Selection::Part(0)));
     assert_eq!(holders[0].1.len(), count);
     STEPS.set(0);
     let request = Gather {

@@ -3,6 +3,7 @@
 use daskwire_messages::protocol::{AddKeys, ReplyStatus, WorkerStatus};
 
 use super::*;
+use crate::state::Selection;
 
 /// A registered worker that listens, and whose replies and messages the test sends.
 struct ManualWorker {
@@ -221,7 +222,7 @@ async fn impossible_reports_leave_no_state() {
     }
     let keys = [x];
     let (who_has, sizes) =
-        scheduler.inspect(|state| (state.who_has(Some(&keys)), state.nbytes(Some(&keys))));
+        scheduler.inspect(|state| (state.who_has(Selection::Keys(&keys)), state.nbytes(Selection::Keys(&keys))));
     assert_eq!(who_has[0].1, [other.address.to_string()]);
     assert_eq!(sizes[0].1, 28);
     scheduler.inspect(State::check);

@@ -7,21 +7,19 @@ use daskwire_messages::{Key, Serialized, Value};
 use super::model::{Task, TaskStage};
 use super::{MetadataError, State};
 
-/// The states that [`State::prefix_counts`] counts.
+/// The states that [`State::count_prefixes`] counts.
 const COUNTED: [&str; 5] = ["memory", "erred", "released", "processing", "waiting"];
 
 /// Numbers of tasks by the prefix of their keys, and by Dask's name of their state.
 pub type PrefixCounts = BTreeMap<String, [(&'static str, u64); 5]>;
 
 impl State {
-    /// The numbers of tasks by the prefix of their keys and by Dask's name of their state. Counts all
-    /// tasks.
-    pub fn prefix_counts(&self) -> PrefixCounts {
-        let mut counts = PrefixCounts::new();
-        for (_, task) in self.tasks.iter() {
-            count_state(&mut counts, task);
+    /// Adds the numbers of tasks in a [part](super::Selection::Part) of all tasks, by the prefix of
+    /// their keys and by Dask's name of their state.
+    pub fn count_prefixes(&self, part: usize, counts: &mut PrefixCounts) {
+        for task in self.tasks.part(part) {
+            count_state(counts, task);
         }
-        counts
     }
 
     /// The payload of a task, as it is sent to workers; `None` for data that is not the result of a

@@ -163,6 +163,7 @@ pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
+pub use query::{Place, Selection};
 pub use rebalance::{Move, Rebalancing};
 pub use shuffles::is_about_run;
 pub use shuffles::{CreatedRun, NewRun, RunFailure};

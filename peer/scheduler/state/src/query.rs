@@ -1,5 +1,6 @@
 //! Queries of the state.
 
+use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,12 +8,35 @@ use daskwire_messages::protocol::{Keys, TaskState, WorkerStatus};
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
-use super::model::{Task, TaskStage, Worker};
+use super::groups::GroupId;
+use super::model::{Priority, Task, TaskId, TaskStage, Worker};
+use super::slices::SLICE;
 use super::{State, Totals, WorkerCounts, WorkerId};
 
+/// The tasks that a query is about. All tasks are queried in parts, between which events are
+/// handled, so that nobody waits for a query of many tasks.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection<'k> {
+    /// The tasks with these keys.
+    Keys(&'k [Key]),
+    /// A part of all tasks, at most 1,024 of them. The first is 0; see [`State::part_count`].
+    /// A task stays in its part: none is left out that exists all the time, and no key is in two
+    /// parts unless its task was forgotten and submitted again meanwhile.
+    Part(usize),
+}
+
+/// A place in the list of a worker's tasks or results, which is read in parts. Starts before the first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place(Option<(Option<(GroupId, Priority)>, TaskId)>);
+
 impl State {
-    /// The holders of results; of all known results if `keys` is `None`.
-    pub fn who_has(&self, keys: Option<&[Key]>) -> Vec<(Key, Vec<String>)> {
+    /// The current number of parts of all tasks.
+    pub const fn part_count(&self) -> usize {
+        self.tasks.part_count()
+    }
+
+    /// The holders of results.
+    pub fn who_has(&self, tasks: Selection<'_>) -> Vec<(Key, Vec<String>)> {
         let holders = |task: &Task| {
             let holders = task
                 .who_has
@@ -20,9 +44,9 @@ impl State {
                 .filter_map(|id| Some(self.workers.get(id)?.address.clone()));
             (task.key.clone(), holders.collect())
         };
-        match keys {
-            None => self.tasks.iter().map(|(_, task)| holders(task)).collect(),
-            Some(keys) => {
+        match tasks {
+            Selection::Part(part) => self.tasks.part(part).map(holders).collect(),
+            Selection::Keys(keys) => {
                 let known = keys.iter().map(|key| match self.by_key.get(key) {
                     Some(id) => holders(&self.tasks[*id]),
                     None => (key.clone(), Vec::new()),
@@ -49,22 +73,59 @@ impl State {
         self.tasks[*task].who_has.binary_search(worker).is_ok()
     }
 
-    /// The keys held by workers; by all of them if `workers` is `None`.
-    pub fn has_what(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
-        self.of_workers(workers, |worker| {
-            let keys = worker.has.iter().map(|id| self.tasks[*id].key.clone());
-            keys.collect()
-        })
+    /// Adds a part of the keys that the worker with an address holds, after those of the part before
+    /// it. Returns whether these are the last; so are those of an unknown worker, which are none.
+    pub fn has_what(&self, worker: &str, place: &mut Place, keys: &mut Vec<Key>) -> bool {
+        let Some(id) = self.by_address.get(worker) else {
+            return true;
+        };
+        let after = (place.0).map_or(Bound::Unbounded, |(_, id)| Bound::Excluded(id));
+        let part = self.workers[id].has.range((after, Bound::Unbounded));
+        let mut count = 0;
+        for id in part.take(SLICE) {
+            keys.push(self.tasks[*id].key.clone());
+            place.0 = Some((None, *id));
+            count += 1;
+        }
+        count < SLICE
     }
 
-    /// The keys of the tasks that workers run, and those that wait for them; of all workers if
-    /// `workers` is `None`.
-    pub fn processing(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
-        self.of_workers(workers, |worker| {
-            let waiting = worker.queue.values().flatten().map(|(_, task)| task);
-            let tasks = worker.processing.iter().chain(waiting);
-            tasks.map(|id| self.tasks[*id].key.clone()).collect()
-        })
+    /// Adds a part of the keys of the tasks that the worker with an address runs, and of those that
+    /// wait for it, as [`has_what`](Self::has_what).
+    pub fn processing(&self, worker: &str, place: &mut Place, keys: &mut Vec<Key>) -> bool {
+        let Some(id) = self.by_address.get(worker) else {
+            return true;
+        };
+        let worker = &self.workers[id];
+        let mut left = SLICE;
+        let mut add = |id: TaskId, place: Option<(GroupId, Priority)>, to: &mut Place| {
+            keys.push(self.tasks[id].key.clone());
+            to.0 = Some((place, id));
+        };
+        let queued = match place.0 {
+            Some((Some((group, priority)), id)) => Some((group, (priority, id))),
+            sent => {
+                let after = sent.map_or(Bound::Unbounded, |(_, id)| Bound::Excluded(id));
+                let sent = worker.processing.range((after, Bound::Unbounded));
+                for id in sent.take(left) {
+                    add(*id, None, place);
+                    left -= 1;
+                }
+                None
+            }
+        };
+        let from = queued.map_or(Bound::Unbounded, |(group, _)| Bound::Included(group));
+        for (group, queue) in worker.queue.range((from, Bound::Unbounded)) {
+            let after = match queued {
+                Some((last, task)) if last == *group => Bound::Excluded(task),
+                _ => Bound::Unbounded,
+            };
+            for (priority, id) in queue.range((after, Bound::Unbounded)).take(left) {
+                add(*id, Some((*group, *priority)), place);
+                left -= 1;
+            }
+        }
+        left > 0
     }
 
     /// The number of threads of workers; of all of them if `workers` is `None`.
@@ -107,15 +168,13 @@ impl State {
             .collect()
     }
 
-    /// The sizes of results in bytes; of all results in memory if `keys` is
-    /// `None`.
-    pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
+    /// The sizes of results in memory, in bytes.
+    pub fn nbytes(&self, tasks: Selection<'_>) -> Vec<(Key, u64)> {
         let is_there = |task: &&Task| matches!(task.stage, TaskStage::Memory);
-        let all = self.tasks.iter().map(|(_, task)| task).filter(is_there);
         let pair = |task: &Task| (task.key.clone(), task.nbytes);
-        match keys {
-            None => all.map(pair).collect(),
-            Some(keys) => {
+        match tasks {
+            Selection::Part(part) => self.tasks.part(part).filter(is_there).map(pair).collect(),
+            Selection::Keys(keys) => {
                 let known = keys.iter().filter_map(|key| self.by_key.get(key));
                 let known = known.map(|id| &self.tasks[*id]);
                 known.filter(is_there).map(pair).collect()
@@ -123,18 +182,15 @@ impl State {
         }
     }
 
-    /// The total sizes of results in bytes by the prefix of their keys; of all results in memory
-    /// if `keys` is `None`.
-    pub fn nbytes_by_prefix(&self, keys: Option<&[Key]>) -> BTreeMap<String, u64> {
-        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        for (key, len) in self.nbytes(keys) {
+    /// Adds the sizes of results in memory, in bytes, to sums by the prefix of their keys.
+    pub fn add_nbytes(&self, tasks: Selection<'_>, sums: &mut BTreeMap<String, u64>) {
+        for (key, len) in self.nbytes(tasks) {
             let prefix = key.prefix();
             match sums.get_mut(&*prefix) {
                 Some(sum) => *sum = sum.saturating_add(len),
                 None => drop(sums.insert(prefix.into_owned(), len)),
             }
         }
-        sums
     }
 
     /// The state of a task; `None` if it is not known.
@@ -226,13 +282,12 @@ impl State {
         counts
     }
 
-    /// The numbers of tasks by Dask's name of their state. Counts all tasks.
-    pub fn task_counts(&self) -> BTreeMap<&'static str, usize> {
-        let mut counts = BTreeMap::new();
-        for (_, task) in self.tasks.iter() {
+    /// Adds the numbers of tasks in a [part](Selection::Part) of all tasks, by Dask's name of their
+    /// state.
+    pub fn count_tasks(&self, part: usize, counts: &mut BTreeMap<&'static str, usize>) {
+        for task in self.tasks.part(part) {
             *counts.entry(task.stage.name()).or_default() += 1;
         }
-        counts
     }
 
     /// The number of workers.

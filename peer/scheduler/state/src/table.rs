@@ -72,6 +72,16 @@ impl<T> Table<T> {
         slots.filter_map(|(id, slot)| Some((id, slot.as_ref()?)))
     }
 
+    pub(super) const fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The values of a part; those of one that does not exist are none.
+    pub(super) fn part(&self, part: usize) -> impl Iterator<Item = &T> {
+        let part = self.parts.get(part).map_or(&[][..], |part| part);
+        part.iter().flatten()
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         let slots = (0..).zip(self.parts.iter_mut().flatten());
         slots.filter_map(|(id, slot)| Some((id, slot.as_mut()?)))

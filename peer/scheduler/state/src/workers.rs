@@ -23,7 +23,7 @@ use super::slices::{Job, LeftWorker};
 use super::submission::{Failure, Resources, worker_name};
 use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
-use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
+use super::{Action, LeaveReason, LeftTasks, Notice, Selection, State, WorkerId, WorkerRefusal};
 use crate::steps::step;
 
 /// The run of a task that a worker has not run, in its reports.
@@ -254,7 +254,7 @@ impl State {
                     keys.partition(|key| self.by_key.contains_key(key));
                 if !known.is_empty() {
                     let message = RefreshWhoHas {
-                        who_has: self.who_has(Some(&known)),
+                        who_has: self.who_has(Selection::Keys(&known)),
                         stimulus_id: message.stimulus_id,
                         ..RefreshWhoHas::default()
                     };

@@ -1,7 +1,9 @@
 //! The metrics of a scheduler for Prometheus.
 
+use std::collections::BTreeMap;
+
 use daskwire_peer::scheduler::Scheduler;
-use daskwire_scheduler::state::State;
+use daskwire_scheduler::state::{Selection, State};
 
 use crate::command::http::Metrics;
 
@@ -13,11 +15,20 @@ pub(super) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
         (
             (state.client_count(), state.desired_worker_count(None)),
             (state.worker_counts(), state.totals()),
-            state.task_counts(),
-            state.nbytes_by_prefix(None),
         )
     };
-    let ((clients, desired), (workers, totals), tasks, nbytes) = scheduler.inspect(read);
+    let ((clients, desired), (workers, totals)) = scheduler.inspect(read);
+    let (mut tasks, mut nbytes) = (BTreeMap::new(), BTreeMap::new());
+    // In parts, between which the scheduler goes on.
+    let mut parts = 0..;
+    while scheduler.inspect(|state| {
+        let part = parts.next().filter(|part| *part < state.part_count());
+        if let Some(part) = part {
+            state.count_tasks(part, &mut tasks);
+            state.add_nbytes(Selection::Part(part), &mut nbytes);
+        }
+        part.is_some()
+    }) {}
     let mut to = Metrics::new(namespace, "scheduler");
     to.gauge("clients", "Number of clients connected", clients as f64);
     to.counter(

@@ -53,6 +53,13 @@ impl Eager {
         cluster
     }
 
+    /// The keys that a worker holds.
+    pub(super) fn held(&self, worker: &str) -> Vec<Key> {
+        let (mut place, mut keys) = (Place::default(), Vec::new());
+        while !self.state.has_what(worker, &mut place, &mut keys) {}
+        keys
+    }
+
     pub(super) fn handle(&mut self, event: SchedulerInput) {
         let mut before = STEPS.get();
         let mut actions = self.state.handle(Duration::ZERO, event);
@@ -283,7 +290,7 @@ fn worker_restrictions_take_logarithmic_time() {
             cluster.submit_with(tasks, names(size), annotations);
             cluster.work();
         });
-        assert_eq!(cluster.state.has_what(None)[0].1.len(), size);
+        assert_eq!(cluster.held("tcp://w0:1").len(), size);
         // Ignoring the logarithm
         steps / u64::from(size.ilog2())
     });
@@ -336,11 +343,78 @@ fn retiring_checks_each_result_a_few_times() {
 }
 
 #[test]
+fn queries_of_many_tasks_are_answered_in_parts() {
+    const COUNT: usize = 3000;
+    let mut cluster = Eager::new(1);
+    cluster.scatter(COUNT, 0);
+    let state = &cluster.state;
+    let (mut place, mut held, mut calls) = (Place::default(), Vec::new(), 0);
+    while !state.has_what("tcp://w0:1", &mut place, &mut held) {
+        calls += 1;
+        assert!(held.len() <= calls * SLICE, "{}", held.len());
+    }
+    assert_eq!((held.len(), calls), (COUNT, COUNT / SLICE));
+    let mut who_has = Vec::new();
+    let mut sums = BTreeMap::new();
+    let mut prefixes = PrefixCounts::new();
+    let mut counts = BTreeMap::new();
+    for part in 0..state.part_count() {
+        let before = who_has.len();
+        who_has.extend(state.who_has(Selection::Part(part)));
+        assert!(who_has.len() - before <= 2 * SLICE);
+        state.add_nbytes(Selection::Part(part), &mut sums);
+        state.count_prefixes(part, &mut prefixes);
+        state.count_tasks(part, &mut counts);
+    }
+    assert_eq!((who_has.len(), counts["memory"]), (COUNT, COUNT));
+    assert!(
+        who_has
+            .iter()
+            .all(|(_, holders)| holders == &["tcp://w0:1"])
+    );
+    let counted = prefixes.values().map(|counts| counts[0].1).sum::<u64>();
+    assert_eq!(counted, COUNT as u64);
+    let sizes = state.nbytes(Selection::Keys(&held));
+    let total = sizes.iter().map(|(_, len)| len).sum::<u64>();
+    assert_eq!(sums.values().sum::<u64>(), total);
+    let after = Selection::Part(state.part_count());
+    assert_eq!(state.who_has(after), []);
+}
+
+#[test]
+fn tasks_of_a_worker_are_listed_in_parts() {
+    const COUNT: usize = 3000;
+    let mut cluster = Eager::new(1);
+    // Two groups of tasks wait for the worker.
+    for (number, demand) in ["tcp://w0:1", "w0"].into_iter().enumerate() {
+        let (from, to) = (number * COUNT / 2, (number + 1) * COUNT / 2);
+        let annotations = Value::dict([("workers", Value::list([demand]))]);
+        let tasks = (from..to).map(|number| constant(name(number)));
+        let keys = (from..to).map(name).collect();
+        cluster.submit_with(tasks, keys, annotations);
+    }
+    let (mut place, mut keys, mut calls) = (Place::default(), Vec::new(), 0);
+    while !(cluster.state).processing("tcp://w0:1", &mut place, &mut keys) {
+        calls += 1;
+        assert!(keys.len() <= calls * SLICE, "{}", keys.len());
+    }
+    assert_eq!((keys.len(), calls), (COUNT, COUNT / SLICE));
+    let all: BTreeSet<Key> = keys.into_iter().collect();
+    assert_eq!(all.len(), COUNT);
+    // The place of a task that has ended meanwhile is no obstacle.
+    let (mut place, mut keys) = (Place::default(), Vec::new());
+    (cluster.state).processing("tcp://w0:1", &mut place, &mut keys);
+    cluster.work();
+    while !(cluster.state).processing("tcp://w0:1", &mut place, &mut keys) {}
+    assert_eq!(keys.len(), SLICE);
+    let mut none = Vec::new();
+    assert!((cluster.state).processing("tcp://other:1", &mut Place::default(), &mut none));
+}
+
+#[test]
 fn lists_repeated_workers_once() {
-    let mut cluster = Eager::new(2);
-    cluster.scatter(10, 0);
+    let cluster = Eager::new(2);
     let twice = vec!["tcp://w0:1".to_owned(); 100];
-    assert_eq!(cluster.state.has_what(Some(&twice)).len(), 1);
     assert_eq!(cluster.state.thread_counts(Some(&twice), false).len(), 1);
 }
 

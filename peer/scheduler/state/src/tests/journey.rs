@@ -228,7 +228,7 @@ fn step_7_the_scheduler_checks_who_has_z() {
     cluster.submit(client, [add("z", &["x"])], &["z"]);
     cluster.finish(first, "z");
     let keys = [Key::from("z"), Key::from("unknown")];
-    let who_has = cluster.state.who_has(Some(&keys));
+    let who_has = cluster.state.who_has(Selection::Keys(&keys));
     assert_eq!(who_has[0].1, ["tcp://a:1"]);
     assert!(who_has[1].1.is_empty());
 }

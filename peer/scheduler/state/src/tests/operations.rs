@@ -276,7 +276,8 @@ fn causes_of_failures_and_running_tasks_are_found() {
     assert_eq!(running["tcp://w:1"], [key("a")]);
     let unknown = cluster.state.running_for(&[key("c"), key("x")]);
     assert_eq!(unknown, Err(key("x")));
-    let counts = cluster.state.prefix_counts();
+    let mut counts = PrefixCounts::new();
+    cluster.state.count_prefixes(0, &mut counts);
     let processing = ("processing", 1);
     assert!(counts["a"].contains(&processing), "{counts:?}");
     assert_eq!(cluster.state.error_cause(&[key("c")]), None);
