@@ -17,8 +17,8 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Policy, RequestId, SchedulerInput, State,
-    WorkerId,
+    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Policy, PrefixCounts, RequestId,
+    SchedulerInput, State, Submission, WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -55,6 +55,9 @@ struct Cluster<'c> {
     new_runs: Vec<NewRun>,
     /// The requests that are not known to have ended.
     requests: Vec<RequestId>,
+    /// Graphs that were read, but not handled yet.
+    read: Vec<(ClientId, SchedulerInput)>,
+    graph_count: u64,
     last_id: u64,
 }
 
@@ -73,6 +76,8 @@ impl<'c> Cluster<'c> {
             draining: Vec::new(),
             new_runs: Vec::new(),
             requests: Vec::new(),
+            read: Vec::new(),
+            graph_count: 0,
             last_id: 0,
         };
         cluster.add_client("one");
@@ -236,6 +241,7 @@ impl<'c> Cluster<'c> {
                 }
             }
             5 => {
+                self.handle_read(|_| true);
                 self.now += Duration::from_millis(self.choices.u16().into());
                 self.handle(SchedulerInput::Tick);
             }
@@ -286,8 +292,10 @@ impl<'c> Cluster<'c> {
             }
             9..=17 => {
                 if let Some(client) = self.client() {
+                    // Messages of a client are handled in order.
+                    self.handle_read(|by| by == client);
                     for message in self.client_message() {
-                        self.handle(SchedulerInput::FromClient(client, message));
+                        self.client_sent(client, message);
                     }
                 }
             }
@@ -318,6 +326,34 @@ impl<'c> Cluster<'c> {
                     }
                 }
             }
+        }
+    }
+
+    /// Handles the message of a client. Every other graph is read at once, and handled later, after
+    /// events of others.
+    fn client_sent(&mut self, client: ClientId, message: FromClient) {
+        let FromClient::UpdateGraph(graph) = message else {
+            return self.handle(SchedulerInput::FromClient(client, message));
+        };
+        self.graph_count += 1;
+        if self.graph_count % 2 == 1 {
+            return self.handle(SchedulerInput::FromClient(client, graph.into()));
+        }
+        let read = match Submission::read(graph) {
+            Ok(submission) => SchedulerInput::Submitted(client, submission),
+            Err(refusal) => SchedulerInput::SubmissionRefused(client, refusal),
+        };
+        self.read.push((client, read));
+    }
+
+    /// Handles the graphs of some clients that were read.
+    fn handle_read(&mut self, is_of: impl Fn(ClientId) -> bool) {
+        let all = core::mem::take(&mut self.read).into_iter();
+        let (now, later) = all.partition(|(client, _)| is_of(*client));
+        self.read = later;
+        let now: Vec<_> = now;
+        for (_, event) in now {
+            self.handle(event);
         }
     }
 
@@ -434,8 +470,11 @@ impl<'c> Cluster<'c> {
             13 => SchedulerInput::CollectionStarted(name),
             14 => SchedulerInput::CollectionEnded(name),
             _ => {
-                let counts = self.state.prefix_counts().into_values();
-                let counts = counts.flatten().map(|(_, count)| count);
+                let mut counts = PrefixCounts::new();
+                for part in 0..self.state.part_count() {
+                    self.state.count_prefixes(part, &mut counts);
+                }
+                let counts = counts.into_values().flatten().map(|(_, count)| count);
                 assert!(counts.sum::<u64>() <= self.state.task_count() as u64);
                 return;
             }
@@ -740,6 +779,8 @@ impl<'c> Cluster<'c> {
         for name in self.state.client_names() {
             self.add_client(&name);
         }
+        // The clients of some of these have left.
+        self.handle_read(|_| true);
         // This includes workers whose streams were to be closed.
         for id in 1..=self.last_id {
             self.handle(SchedulerInput::ClientLeft(ClientId(id)));
