@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Array, Items, Serialized, Value};
+use super::{Array, Items, Serialized, Value, ValueError};
 
 /// The error that a value, or a part of it, is not of the requested type.
 ///
@@ -38,6 +38,10 @@ impl WrongType {
             wanted: wanted.into(),
             found: match value {
                 Value::Object(object) => object.class().into(),
+                Value::Serialized(serialized) => match serialized.open() {
+                    Err(ValueError::Unknown { what }) => what.into(),
+                    _ => value.type_name().to_owned().into(),
+                },
                 value => value.type_name().to_owned().into(),
             },
             path: String::new(),

@@ -228,7 +228,7 @@ fn embed(payload: &Serialized, frames: &mut Vec<Bytes>) -> Result<Vec<u8>, Value
 }
 
 /// The entries of a header about the frames as they were sent.
-const FRAME_ENTRIES: [&str; 4] = [
+pub(super) const FRAME_ENTRIES: [&str; 4] = [
     "num-sub-frames",
     "split-num-sub-frames",
     "split-offsets",

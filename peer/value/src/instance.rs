@@ -72,7 +72,7 @@ impl TreeReader<'_> {
                     return Err(unknown(node));
                 };
                 let arguments: Items = arguments
-                    .map(|argument| self.value(argument, depth))
+                    .map(|argument| self.part(argument, depth))
                     .collect::<Result<_, _>>()?;
                 // Without arguments, the content of the object is in a state that is
                 // not understood.
@@ -281,7 +281,7 @@ impl TreeReader<'_> {
                 return Err(unknown(object.node));
             };
             for (key, value) in entries {
-                all.push((self.value(key, depth)?, self.value(value, depth)?));
+                all.push((self.value(key, depth)?, self.part(value, depth)?));
             }
         }
         Ok(Value::Dict(all.into()))
@@ -362,6 +362,21 @@ fn called<'t, 'p>(node: Node<'t, 'p>, name: &str) -> Option<Node<'t, 'p>> {
             Some(arguments)
         }
         _ => None,
+    }
+}
+
+/// Whether the instance is one of a class of containers, such as a named tuple.
+pub(super) fn is_container(node: Node<'_, '_>) -> bool {
+    if let Some((kind, _)) = classes().object(node) {
+        return matches!(kind, Kind::Counter | Kind::OrderedDict | Kind::DefaultDict);
+    }
+    match node.value() {
+        tree::Value::New {
+            arguments,
+            keywords: None,
+            ..
+        } => node.operations().next().is_none() && arguments.items().next().is_some(),
+        _ => false,
     }
 }
 

@@ -63,6 +63,7 @@ mod object;
 mod outcome;
 #[cfg(feature = "arrow")]
 mod pandas;
+mod part;
 mod pickled;
 #[doc(hidden)]
 pub mod pickling;
@@ -83,6 +84,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire::Limits;
 use daskwire_numpy::NumpyError;
 pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 
@@ -172,8 +174,8 @@ pub enum Value {
     Array(Array),
     /// An instance of another class, such as a date, a `Counter` or a named tuple.
     Object(Object),
-    /// A value in serialized form: an object of an unknown class, or a value that was
-    /// not opened yet.
+    /// A value in serialized form: an object of an unknown class, also as a part of a
+    /// container, or a value that was not opened yet.
     Serialized(Serialized),
 }
 
@@ -206,25 +208,31 @@ impl fmt::Debug for Value {
 }
 
 /// The treatment of parts that have no counterpart in Rust when a payload is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UnknownParts {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum UnknownParts<'a> {
     /// The whole payload stays unopened.
     Refused,
+    /// The items and values of containers stay unopened, with these limits.
+    Kept(Option<&'a Arc<Limits>>),
     /// A mark replaces the part, which is an error only where it is used.
     #[cfg(feature = "serde")]
     Marked,
 }
 
-impl UnknownParts {
+impl UnknownParts<'_> {
     /// Whether a mark replaces them.
     const fn are_marked(self) -> bool {
-        !matches!(self, Self::Refused)
+        match self {
+            Self::Refused | Self::Kept(_) => false,
+            #[cfg(feature = "serde")]
+            Self::Marked => true,
+        }
     }
 
     /// The value of a part that cannot be read.
     fn value(self, error: ValueError) -> Result<Value, ValueError> {
         match self {
-            Self::Refused => Err(error),
+            Self::Refused | Self::Kept(_) => Err(error),
             #[cfg(feature = "serde")]
             Self::Marked => Ok(Object::unread(error.to_string()).into()),
         }

@@ -1,10 +1,10 @@
 //! Conversion between values and pickles. Only a fixed set of Python names is supported;
 //! other names lead to [`ValueError::Unknown`].
 
-use core::cell::{OnceCell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -13,8 +13,10 @@ use daskwire_numpy::{Order, pickle_array};
 use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
+use super::instance::is_container;
 use super::object::{Class, Kind, Object, Origin};
-use super::{Array, Budget, Items, MAX_DEPTH, UnknownParts, Value, ValueError};
+use super::part::{Part, changed_by_dropped_calls};
+use super::{Array, Budget, Items, MAX_DEPTH, Serialized, UnknownParts, Value, ValueError};
 use crate::pickling::Pickling;
 use crate::scratch;
 
@@ -226,9 +228,13 @@ impl Value {
                 },
                 // A pickle cannot hold the frames of a payload, so the payload's
                 // value is written.
-                Self::Serialized(serialized) => {
-                    serialized.open()?.pickle_in_band(writer, pickling)?
-                }
+                Self::Serialized(serialized) => match serialized.open() {
+                    Ok(value) => value.pickle_in_band(writer, pickling)?,
+                    Err(error @ ValueError::Unknown { .. }) => {
+                        write_unknown(serialized, writer, pickling).map_err(|_| error)?;
+                    }
+                    Err(error) => return Err(error),
+                },
                 plain => plain.pickle_plain(writer),
             }
         }
@@ -374,13 +380,55 @@ fn names() -> &'static Registry<Known> {
 pub(super) fn read(
     pickle: &Bytes,
     buffers: &[Bytes],
-    unknown: UnknownParts,
+    unknown: UnknownParts<'_>,
 ) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
     let mut reader = TreeReader::new(pickle, buffers);
     reader.has_all_classes = true;
     reader.unknown = unknown;
+    reader
+        .keeps_parts
+        .set(matches!(unknown, UnknownParts::Kept(_)));
     reader.value(tree.root(), MAX_DEPTH.saturating_add(1))
+}
+
+/// Writes an object without a counterpart in Rust as the next value of a pickle, with
+/// its buffers in band.
+fn write_unknown(
+    serialized: &Serialized,
+    writer: &mut Writer<'_, '_>,
+    pickling: Pickling,
+) -> Result<(), ValueError> {
+    let (pickle, buffers) = serialized.pickle()?;
+    if protocol_of(&pickle).is_none() {
+        return Err(unknown("a pickle of an old protocol"));
+    }
+    let tree = Tree::with_buffers(&pickle, &buffers)?;
+    let changed = changed_by_dropped_calls(&tree);
+    let (steps, bytes) = budget_of(&pickle, &buffers);
+    let part = Part::of(tree.root(), &changed, &Budget::new(steps, bytes))?;
+    let part = part.ok_or_else(|| unknown(&describe(tree.root())))?;
+    part.write(writer, pickling.protocol, |_| Placement::InBand)
+}
+
+/// The protocol in which parts of a pickle are written; `None` before protocol 3, which
+/// has the names of Python 2.
+fn protocol_of(pickle: &[u8]) -> Option<Protocol> {
+    match pickle {
+        [0x80, 3 | 4, ..] => Some(Protocol::V4),
+        [0x80, 5, ..] => Some(Protocol::V5),
+        _ => None,
+    }
+}
+
+/// The steps and the bytes that may be spent on a pickle.
+fn budget_of(pickle: &Bytes, buffers: &[Bytes]) -> (usize, usize) {
+    // A value that is not shared takes at least one byte.
+    let own = pickle.len().saturating_mul(4);
+    let (values, bytes) = SHARED;
+    let in_band = buffers.iter().map(Bytes::len);
+    let in_band = in_band.fold(own, usize::saturating_add);
+    (own.saturating_add(values), in_band.saturating_add(bytes))
 }
 
 /// Makes values of the nodes of a tree. Nodes shared in the tree become shared
@@ -393,7 +441,16 @@ pub struct TreeReader<'b> {
     /// Whether instances of any class are converted to values, or only instances of
     /// known classes.
     pub has_all_classes: bool,
-    unknown: UnknownParts,
+    unknown: UnknownParts<'b>,
+    /// Whether unknown items of the containers that are read now stay unopened. Those of
+    /// containers that belong to an object do not: the object is unknown.
+    pub(super) keeps_parts: Cell<bool>,
+    /// The parts that stay unopened, by the index of their node.
+    kept: RefCell<HashMap<usize, Value>>,
+    /// The budget for writing these.
+    kept_budget: Budget,
+    /// The nodes that [`changed_by_dropped_calls`] finds.
+    changed: OnceCell<HashSet<usize>>,
     /// The remaining budget.
     pub budget: Budget,
     made: RefCell<Cache>,
@@ -436,6 +493,7 @@ impl<'b> TreeReader<'b> {
         // A value that is not shared takes at least one byte.
         let own = pickle.len().saturating_mul(4);
         let (values, bytes) = SHARED;
+        let (steps, kept_bytes) = budget_of(pickle, &[]);
         Self {
             names: names(),
             pickle,
@@ -443,6 +501,10 @@ impl<'b> TreeReader<'b> {
             by_address: OnceCell::new(),
             has_all_classes: false,
             unknown: UnknownParts::Refused,
+            keeps_parts: Cell::new(false),
+            kept: RefCell::default(),
+            kept_budget: Budget::new(steps, kept_bytes),
+            changed: OnceCell::new(),
             budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
             made: RefCell::default(),
             classes: RefCell::default(),
@@ -475,6 +537,71 @@ impl<'b> TreeReader<'b> {
             }
             value => value,
         }
+    }
+
+    /// The value of an item of a container, which stays unopened if it has no counterpart
+    /// in Rust.
+    pub(super) fn part(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
+        let UnknownParts::Kept(limits) = self.unknown else {
+            return self.value(node, depth);
+        };
+        if !self.keeps_parts.get() {
+            return self.value(node, depth);
+        }
+        // The header and the list of frames, of each copy.
+        const KEPT_LEN: usize = 512;
+        let is_affordable = || self.kept_budget.spend_copy(KEPT_LEN).is_ok();
+        if let Some(value) = self.kept.borrow().get(&node.index())
+            && is_affordable()
+        {
+            self.budget.spend(1)?;
+            return Ok(value.clone());
+        }
+        match self.value(node, depth) {
+            Err(error @ ValueError::Unknown { .. }) if is_affordable() => {
+                let Ok(Some(serialized)) = self.unopened(node) else {
+                    return Err(error);
+                };
+                let value = Value::Serialized(serialized.limited(limits.cloned()));
+                self.kept.borrow_mut().insert(node.index(), value.clone());
+                Ok(value)
+            }
+            value => value,
+        }
+    }
+
+    /// The payload of a node; `None` if it has no pickle of its own.
+    fn unopened(&self, node: Node<'_, '_>) -> Result<Option<Serialized>, ValueError> {
+        let Some(protocol) = protocol_of(self.pickle) else {
+            return Ok(None);
+        };
+        let changed = self
+            .changed
+            .get_or_init(|| changed_by_dropped_calls(node.tree()));
+        let Some(part) = Part::of(node, changed, &self.kept_budget)? else {
+            return Ok(None);
+        };
+        let mut buffers = Vec::new();
+        let options = Pickling {
+            protocol,
+            ..Pickling::default()
+        };
+        let pickle = scratch::pickle(options.options(), |writer| {
+            buffers.clear();
+            part.write(writer, protocol, |buffer| {
+                buffers.push(buffer);
+                Placement::OutOfBand
+            })
+        })?;
+        let frames: Vec<Bytes> = buffers
+            .iter()
+            .map(|buffer| self.bytes(buffer.as_bytes()))
+            .collect();
+        Ok(Some(Serialized::of_pickle_and_buffers(
+            pickle.into(),
+            &frames,
+            buffers,
+        )))
     }
 
     fn value_within(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
@@ -513,7 +640,7 @@ impl<'b> TreeReader<'b> {
         let many = |items: tree::Items<'_, '_>| {
             let items = items.enumerate();
             let items = items.map(|(index, item)| {
-                let value = self.value(item, depth);
+                let value = self.part(item, depth);
                 value.map_err(|error| self.at(error, index))
             });
             items.collect::<Result<Items, _>>()
@@ -528,7 +655,7 @@ impl<'b> TreeReader<'b> {
             tree::Value::Dict(entries) => {
                 let pairs = entries.map(|(key, value)| {
                     let key = self.value(key, depth)?;
-                    match self.value(value, depth) {
+                    match self.part(value, depth) {
                         Ok(value) => Ok((key, value)),
                         Err(error) => Err(self.at(error, key)),
                     }
@@ -559,7 +686,11 @@ impl<'b> TreeReader<'b> {
         many: &dyn Fn(tree::Items<'_, '_>) -> Result<Items, ValueError>,
     ) -> Result<Value, ValueError> {
         let Ok(converted) = convert(self.names, node) else {
-            return self.instance(node, depth);
+            let keeps_parts = self.keeps_parts.get();
+            self.keeps_parts.set(keeps_parts && is_container(node));
+            let value = self.instance(node, depth);
+            self.keeps_parts.set(keeps_parts);
+            return value;
         };
         Ok(match converted {
             KnownValue::Complex { real, imaginary } => Value::Complex(real, imaginary),

@@ -16,6 +16,7 @@ use daskwire_numpy::{
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{PickleBuffer, Protocol};
 
+use super::families::FRAME_ENTRIES;
 use super::source::Source;
 use super::{Array, MAX_DEPTH, UnknownParts, Value, ValueError, pickled};
 use crate::memory;
@@ -151,6 +152,20 @@ impl Serialized {
         let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
         // Cannot fail: the buffers grow as needed.
         Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).expect("buffers that grow"))
+    }
+
+    /// Wraps a complete pickle and its buffers, whose data `frames` own.
+    pub(super) fn of_pickle_and_buffers(
+        pickle: Bytes,
+        frames: &[Bytes],
+        buffers: Vec<PickleBuffer<'_>>,
+    ) -> Self {
+        if buffers.is_empty() {
+            return Self::of_written_pickle(pickle);
+        }
+        let sources: Vec<&Bytes> = frames.iter().chain([&pickle]).collect();
+        // Cannot fail: the buffers grow as needed.
+        Self::built(&sources, &Content::Pickle(&pickle, buffers)).expect("buffers that grow")
     }
 
     /// Wraps a complete pickle without buffers.
@@ -380,11 +395,12 @@ impl Serialized {
     }
 
     /// Deserializes the value. Bytes and arrays are not copied unless they were
-    /// compressed or split.
+    /// compressed or split. Items of lists, tuples, sets and dictionaries that have no
+    /// counterpart in Rust, such as a DataFrame in a tuple, stay [`Value::Serialized`].
     ///
     /// # Errors
     ///
-    /// * [`ValueError::Unknown`] if [`Value`] has no counterpart of the object;
+    /// * [`ValueError::Unknown`] if [`Value`] has no counterpart of the object itself;
     /// * other errors if the payload is malformed.
     pub fn open(&self) -> Result<Value, ValueError> {
         self.open_measuring(&mut 0)
@@ -398,7 +414,7 @@ impl Serialized {
     ///
     /// If a value cannot be serialized, or a payload cannot be read.
     pub fn open_measuring(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
-        self.open_with(UnknownParts::Refused, copied_len)
+        self.open_with(UnknownParts::Kept(self.limits.as_ref()), copied_len)
     }
 
     /// Like [`open`](Self::open), for a value with parts that have no counterpart in Rust.
@@ -408,7 +424,11 @@ impl Serialized {
         self.open_with(UnknownParts::Marked, &mut 0)
     }
 
-    fn open_with(&self, unknown: UnknownParts, copied_len: &mut u64) -> Result<Value, ValueError> {
+    fn open_with(
+        &self,
+        unknown: UnknownParts<'_>,
+        copied_len: &mut u64,
+    ) -> Result<Value, ValueError> {
         if let Some(pickle) = self.plain_pickle() {
             return pickled::read(&pickle, &[], unknown);
         }
@@ -567,7 +587,7 @@ fn value_of(
     header: &PayloadHeader<'_>,
     kind: PayloadKind,
     frames: &[Bytes],
-    (depth, unknown_parts): (usize, UnknownParts),
+    (depth, unknown_parts): (usize, UnknownParts<'_>),
 ) -> Result<Value, ValueError> {
     if kind == PayloadKind::Pickled {
         let pickle = header.pickled_object()?.unwrap_or_default();
@@ -649,7 +669,7 @@ fn unknown(what: &str) -> ValueError {
 fn collection(
     header: &PayloadHeader<'_>,
     mut frames: &[Bytes],
-    (depth, unknown_parts): (usize, UnknownParts),
+    (depth, unknown_parts): (usize, UnknownParts<'_>),
 ) -> Result<Value, ValueError> {
     let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
     let damaged = || unknown("a collection without the frames of its elements");
@@ -674,7 +694,13 @@ fn collection(
                 error @ (ValueError::Unknown { .. }
                 | ValueError::NotSent { .. }
                 | ValueError::TooLarge),
-            ) => unknown_parts.value(error),
+            ) => match (unknown_parts, error) {
+                (UnknownParts::Kept(_), ValueError::TooLarge) => Err(ValueError::TooLarge),
+                (UnknownParts::Kept(limits), _) => Ok(Value::Serialized(
+                    element_alone(&element, own).limited(limits.cloned()),
+                )),
+                (_, error) => unknown_parts.value(error),
+            },
             item => item,
         };
         items.push(item.map_err(|error| match keys.last() {
@@ -693,6 +719,26 @@ fn collection(
         }
         _ => return Err(damaged()),
     })
+}
+
+/// An element of a collection as a payload of its own, of these frames.
+fn element_alone(header: &PayloadHeader<'_>, frames: &[Bytes]) -> Serialized {
+    let of_frames = |key: &[u8]| {
+        Reader::new(key)
+            .raw_str()
+            .is_ok_and(|name| name == "key" || FRAME_ENTRIES.iter().any(|entry| name == *entry))
+    };
+    let kept = || header.entries().filter(|(key, _)| !of_frames(key));
+    let mut alone = Vec::new();
+    scratch::msgpack(&mut alone, |writer| {
+        let count = kept().count().saturating_add(1);
+        writer.map(u32::try_from(count).expect("few entries"));
+        for (key, value) in kept() {
+            writer.encoded(key).encoded(value);
+        }
+        writer.str("num-sub-frames").u64(frames.len() as u64);
+    });
+    Serialized::of_parts(alone.into(), frames.to_vec())
 }
 
 /// Formats as the header's description and the length.

@@ -92,11 +92,191 @@ fn names_unknown_python_types() {
     let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
     let what = "pandas.core_.new_frame".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
-    // {'x': [None, ...]}
-    let pickle = b"\x80\x04}\x8c\x01x]N\x8c\x0cpandas.core_\x8c\x09new_frame\x93)R\x86as.";
+}
+
+/// A pickle of `{'x': [None, new_frame()], 'f': os.system}`, whose parts only Python reads.
+const PARTS: &[u8] = b"\x80\x05}(\x8c\x01x](N\x8c\x0cpandas.core_\x8c\x09new_frame\x93)Re\
+    \x8c\x01f\x8c\x05posix\x8c\x06system\x93u.";
+
+#[test]
+fn unknown_parts_of_containers_stay_serialized() {
+    let value = Serialized::of_written_pickle(Bytes::from_static(PARTS)).open();
+    let value = value.expect("it is opened");
+    let Some(Value::List(items)) = value.get("x") else {
+        panic!("{value:?}");
+    };
+    let [Value::None, frame] = &items[..] else {
+        panic!("{value:?}");
+    };
+    // A part is opened alone, with the same result.
+    let what = "pandas.core_.new_frame".to_owned();
+    assert_eq!(frame.clone().opened(), Err(ValueError::Unknown { what }));
+    let Value::Serialized(frame) = frame else {
+        panic!("{frame:?}");
+    };
+    let alone = b"\x80\x05\x95\x1d\0\0\0\0\0\0\0\x8c\x0cpandas.core_\x8c\x09new_frame\x93)R.";
+    assert_eq!(frame.plain_pickle().as_deref(), Some(&alone[..]));
+    let error = i64::try_from(Value::Serialized(frame.clone())).expect_err("no number");
+    assert_eq!(
+        error.to_string(),
+        "expected i64, found pandas.core_.new_frame"
+    );
+    // The value is written as it was read.
+    let again = Serialized::of(&value).expect("it is written");
+    assert_eq!(again.open().as_ref(), Ok(&value));
+    let tree = |pickle: &[u8]| {
+        daskwire_pickle::tree::Tree::new(pickle)
+            .expect("valid")
+            .to_string()
+    };
+    assert_eq!(tree(&again.plain_pickle().expect("a pickle")), tree(PARTS));
+}
+
+#[test]
+fn parts_that_share_and_contain_themselves_stay_serialized() {
+    // p = re.compile('a+'); {'a': 1, 'p': p, 'q': [p, (p, deque([1, 2], 3))]}
+    let pickle = b"\x80\x05}\x94(\x8c\x01a\x94K\x01\x8c\x01p\x94\x8c\x02re\x94\x8c\x08_compile\x94\
+        \x93\x94\x8c\x02a+\x94K \x86\x94R\x94\x8c\x01q\x94]\x94(h\x08h\x08\x8c\x0bcollections\x94\
+        \x8c\x05deque\x94\x93\x94)K\x03\x86\x94R\x94(K\x01K\x02e\x86\x94eu.";
+    let payload = Serialized::of_written_pickle(Bytes::from_static(pickle));
+    let value = payload.open().expect("it is opened");
+    let shown = Serialized::of(&value)
+        .expect("it is written")
+        .plain_pickle();
+    let shown = shown.expect("a pickle");
+    let tree = |pickle| daskwire_pickle::tree::Tree::new(pickle).expect("valid");
+    assert!(tree(&shown) == tree(pickle), "{}", tree(&shown));
+    // d = deque(); d.append(d); (d, 1)
+    let pickle = b"\x80\x05\x8c\x0bcollections\x8c\x05deque\x93)R\x94h\x00aK\x01\x86.";
+    let payload = Serialized::of_written_pickle(Bytes::from_static(pickle));
+    let Ok(Value::Tuple(items)) = payload.open() else {
+        panic!("it is not opened");
+    };
+    let [Value::Serialized(deque), Value::Int(1)] = &items[..] else {
+        panic!("{items:?}");
+    };
+    let alone = deque.plain_pickle().expect("a pickle");
+    assert_eq!(alone.last_chunk(), Some(b")R\x94h\x00a."));
+}
+
+#[test]
+fn parts_that_need_the_rest_of_their_pickle_are_not_kept() {
+    // A function of cloudpickle: its state is set by a call whose result is dropped.
+    let pickle = b"\x80\x05]\x8c\x01m\x8c\x04make\x93)R\x94a\x8c\x01m\x8c\x03set\x93h\x00}\x86R0.";
     let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
-    let what = "pandas.core_.new_frame at ['x'][0][1]".to_owned();
+    let what = "m.make at [0]".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
+    // Protocol 2 has the names of Python 2.
+    let pickle = b"\x80\x02]X\x01\0\0\0mX\x04\0\0\0make\x93)Ra.";
+    let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
+    assert!(
+        matches!(opened, Err(ValueError::Unknown { .. })),
+        "{opened:?}"
+    );
+    // The parts of an object do not make it a container.
+    let pickle = b"\x80\x05]\x8c\x01m\x8c\x05Class\x93\x8c\x01m\x8c\x04make\x93)R\x85\x85Ra.";
+    let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
+    let Ok(Value::List(items)) = opened else {
+        panic!("{opened:?}");
+    };
+    assert!(matches!(items[0], Value::Serialized(_)), "{items:?}");
+}
+
+#[test]
+fn parts_take_memory_in_proportion() {
+    // A list of one unknown object, many times: each copy of the part has a header.
+    let mut pickle = b"\x80\x05\x8c\x01m\x8c\x04make\x93)R\x940](".to_vec();
+    for _ in 0..1_000_000 {
+        pickle.extend_from_slice(b"h\x00");
+    }
+    pickle.extend_from_slice(b"e.");
+    let opened = Serialized::of_written_pickle(pickle.into()).open();
+    assert!(matches!(opened, Err(ValueError::Unknown { .. })));
+    // Many parts that share long data, which each of them would repeat.
+    let long = vec![b'x'; 1 << 20];
+    let mut pickle = b"\x80\x05B\0\0\x10\0".to_vec();
+    pickle.extend_from_slice(&long);
+    pickle.extend_from_slice(b"\x940](");
+    for _ in 0..1000 {
+        pickle.extend_from_slice(b"\x8c\x01m\x8c\x04make\x93h\x00\x85R");
+    }
+    pickle.extend_from_slice(b"e.");
+    let opened = Serialized::of_written_pickle(pickle.into()).open();
+    assert!(matches!(opened, Err(ValueError::Unknown { .. })));
+}
+
+#[test]
+fn parts_keep_their_buffers() {
+    let data = Bytes::from(vec![5; 64]);
+    let make = b"\x80\x05](\x97\x8c\x01m\x8c\x04make\x93\x97\x98\x94h\x00\x97\x87Re.";
+    let buffers = [data.slice(..16), data.slice(16..32), data.slice(32..)];
+    let payload = Serialized::of_pickle_and_buffers(
+        Bytes::from_static(make),
+        &buffers,
+        buffers
+            .iter()
+            .map(|buffer| {
+                daskwire_pickle::PickleBuffer::new(buffer, daskwire_pickle::Mutability::Writable)
+            })
+            .collect(),
+    );
+    let opened = payload.open().expect("it is opened");
+    let Value::List(items) = &opened else {
+        panic!("{opened:?}");
+    };
+    let [Value::ByteArray(first), Value::Serialized(part)] = &items[..] else {
+        panic!("{opened:?}");
+    };
+    assert_eq!(first, &buffers[0]);
+    let (pickle, own) = part.pickle().expect("a pickle");
+    assert_eq!(own, buffers[1..]);
+    assert_eq!(own[0].as_ptr(), buffers[1].as_ptr());
+    let shown = daskwire_pickle::tree::Tree::with_buffers(&pickle, &own).expect("valid");
+    assert_eq!(
+        shown.root().as_call().map(|(_, all)| all.count_left()),
+        Some(3)
+    );
+    // In a pickle without buffers, they are in band.
+    let nested = Value::List([opened.clone()].into());
+    let again = Serialized::of(&nested)
+        .expect("it is written")
+        .plain_pickle();
+    assert!(again.is_some_and(|pickle| pickle.len() > 64));
+}
+
+#[test]
+fn unknown_elements_of_collections_stay_serialized() {
+    let frame = Serialized::of_written_pickle(Bytes::from_static(
+        b"\x80\x04\x8c\x0cpandas.core_\x8c\x09new_frame\x93)R.",
+    ));
+    let mut header = Vec::new();
+    scratch::msgpack(&mut header, |writer| {
+        writer.map(5).str("is-collection").bool(true);
+        writer.str("type-serialized").str("dict");
+        writer.str("num-sub-frames").u64(2);
+        writer.str("frame-lengths").array(2).u64(1).u64(1);
+        writer.str("sub-headers").array(2);
+        writer
+            .map(2)
+            .str("serializer")
+            .str("pickle")
+            .str("key")
+            .str("a");
+        writer
+            .map(2)
+            .str("serializer")
+            .str("msgpack")
+            .str("key")
+            .str("b");
+    });
+    let frames = vec![frame.frames()[0].clone(), Bytes::from_static(b"\x07")];
+    let opened = Serialized::of_parts(header.into(), frames).open();
+    let opened = opened.expect("it is opened");
+    assert_eq!(opened.get("b"), Some(&Value::Int(7)));
+    let Some(Value::Serialized(part)) = opened.get("a") else {
+        panic!("{opened:?}");
+    };
+    assert_eq!(part.pickle(), frame.pickle());
 }
 
 /// A header of zstd-compressed `bytes`, and a frame that declares `declared`
@@ -624,14 +804,18 @@ mod with_serde {
             Value::Serialized(Serialized::of_written_pickle(Bytes::from_static(pickle)))
         };
         let unused = pickle(b"\x80\x04}(\x8c\x05slopeK\x02\x8c\x05other\x8c\x01m\x8c\x01f\x93u.");
-        assert!(unused.clone().opened().is_err());
+        let opened = unused.clone().opened().expect("it is opened");
+        assert_eq!(opened.deserialize(), Ok(Fit { slope: 2.0 }));
         assert_eq!(unused.deserialize(), Ok(Fit { slope: 2.0 }));
         let used = pickle(b"\x80\x04}(\x8c\x05slope\x8c\x01m\x8c\x01f\x93u.");
-        let error = used.deserialize::<Fit>().expect_err("a function");
-        assert_eq!(
-            error.to_string(),
-            "only Python can read m.f; it can be forwarded unopened at ['slope']"
-        );
+        let opened = used.clone().opened().expect("it is opened");
+        for used in [used, opened] {
+            let error = used.deserialize::<Fit>().expect_err("a function");
+            assert_eq!(
+                error.to_string(),
+                "only Python can read m.f; it can be forwarded unopened at ['slope']"
+            );
+        }
         let deep = [b"\x80\x04}(\x8c\x05slopeK\x02\x8c\x05other".to_vec()]
             .into_iter()
             .chain([b"]".repeat(2 * MAX_DEPTH), b"a".repeat(2 * MAX_DEPTH - 1)])
