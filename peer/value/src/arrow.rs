@@ -37,7 +37,7 @@ pub enum TableError {
     },
     /// Another part of the data frame has no supported counterpart in Arrow.
     Unsupported {
-        /// The part, such as an index of several levels.
+        /// The part, such as an index of intervals.
         what: String,
     },
     /// The payload is damaged.
@@ -149,19 +149,22 @@ impl Value {
     }
 
     /// Converts a `pyarrow.Table` or `RecordBatch` to its record batches, or a
-    /// `pandas.DataFrame` to one, without running Python.
+    /// `pandas.DataFrame`, `Series`, `Index` or an array of pyarrow to one, without running
+    /// Python.
     ///
     /// Columns of a data frame become what `pyarrow.Table.from_pandas` makes of
-    /// them: `NaN` and `NaT` are null, an index that is not the default one is a
-    /// column at the end. Columns of objects are read if these are strings,
-    /// bytes, booleans, integers or floats.
+    /// them: `NaN` and `NaT` are null, the levels of an index that is not the default one
+    /// are columns at the end. Columns of objects are read if these are strings, bytes,
+    /// booleans, numbers, dates, decimal numbers, or lists of these. A series is read as
+    /// `series.to_frame()`, an index as `index.to_frame(index=False)`; a column without a
+    /// name is called `0`.
     ///
     /// # Errors
     ///
     /// * [`TableError::NotATable`] if the value is something else;
     /// * [`TableError::Column`] names a column of another type;
-    /// * [`TableError::Unsupported`] for an index of several levels, or a data
-    ///   frame of a release of pandas before 2.0;
+    /// * [`TableError::Unsupported`] for an index of another type, or a data frame of a
+    ///   release of pandas before 2.0;
     /// * other errors if the payload is damaged, or represents far more data than it
     ///   contains.
     pub fn to_record_batches(&self) -> Result<Vec<RecordBatch>, TableError> {
@@ -243,7 +246,7 @@ fn of_serialized(serialized: &Serialized) -> Result<Vec<RecordBatch>, TableError
     };
     let (pickle, buffers) = serialized.pickle().map_err(|_| not_a_table())?;
     let tree = Tree::with_buffers(&pickle, &buffers).map_err(ValueError::from)?;
-    match pandas::data_frame(&tree, &pickle, &buffers)? {
+    match pandas::columns(&tree, &pickle, &buffers)? {
         Some(columns) => Ok(vec![batch(columns)?]),
         None => Err(TableError::NotATable {
             found: super::describe(tree.root()),

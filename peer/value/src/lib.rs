@@ -67,6 +67,8 @@ mod part;
 mod pickled;
 #[doc(hidden)]
 pub mod pickling;
+#[cfg(feature = "arrow")]
+mod pyarrow;
 mod repr;
 #[doc(hidden)]
 pub mod scratch;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow_array::builder::{LargeStringBuilder, StringBuilder};
 use arrow_array::types::{
     ArrowDictionaryKeyType, ArrowPrimitiveType, DurationMicrosecondType, DurationMillisecondType,
     DurationNanosecondType, DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type,
@@ -10,12 +9,13 @@ use arrow_array::types::{
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array as _, ArrayRef, BinaryArray, BooleanArray, DictionaryArray, Float64Array, Int64Array,
-    LargeStringArray, NullArray, PrimitiveArray, StringArray,
+    Array as _, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray,
+    Float64Array, Int64Array, LargeStringArray, ListArray, NullArray, PrimitiveArray, StringArray,
 };
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use bytes::Bytes;
 use daskwire_numpy::known::{self, Known, KnownValue};
-use daskwire_numpy::{Element, Kind, TimeBase};
+use daskwire_numpy::{Element, Kind, NumpyError, TimeBase};
 use daskwire_pickle::tree::{self, Node, Operation, Registry, Tree};
 
 use super::arrow::TableError;
@@ -29,46 +29,68 @@ pub(super) struct Columns {
     pub(super) row_count: usize,
 }
 
-type Converted<T> = Result<T, TableError>;
+pub(super) type Converted<T> = Result<T, TableError>;
 
-fn unsupported<T>(what: impl Into<String>) -> Converted<T> {
+pub(super) fn unsupported<T>(what: impl Into<String>) -> Converted<T> {
     Err(TableError::Unsupported { what: what.into() })
 }
 
-/// The columns of the data frame in a pickle; `None` if it is another object.
-pub(super) fn data_frame(
+/// The columns of the data frame, series, index, table or array in a pickle; `None` if it
+/// is another object.
+pub(super) fn columns(
     tree: &Tree<'_>,
     pickle: &Bytes,
     buffers: &[Bytes],
 ) -> Converted<Option<Columns>> {
     let root = tree.root();
-    let Some(state) = instance(root, &["pandas.DataFrame", "pandas.core.frame.DataFrame"]) else {
-        return Ok(None);
-    };
     let mut registry = Registry::new();
     registry.allow_all(known::NUMPY);
     let reader = TreeReader::new(pickle, buffers);
     // A short pickle may stand for much data: its parts may be shared, arrays
     // may repeat their elements, and a range of any length takes a few bytes.
     let len = reader.input_len();
-    let budget = Budget::new(len, len.saturating_mul(16).saturating_add(MIN_BUDGET));
+    let steps = len.saturating_add(MIN_STEPS);
+    let budget = Budget::new(steps, len.saturating_mul(16).saturating_add(MIN_BUDGET));
     let frame = Frame {
         reader,
         registry,
         budget,
     };
-    let Some(manager) = state.get("_mgr") else {
-        return unsupported("a data frame without a block manager");
+    if let Some(state) = instance(root, &["pandas.DataFrame", "pandas.core.frame.DataFrame"]) {
+        return frame.data_frame(state).map(Some);
+    }
+    if let Some(state) = instance(root, &["pandas.Series", "pandas.core.series.Series"]) {
+        return frame.series(state).map(Some);
+    }
+    let columns = if index_parts(root).is_some() {
+        frame.index_columns(root)?
+    } else if Frame::is_arrow_array(root) {
+        vec![("0".to_owned(), frame.arrow_array(root)?)]
+    } else if let Some(columns) = frame.table(root)? {
+        columns
+    } else {
+        return Ok(None);
     };
-    let arguments = call(manager, &["pandas.core.internals.managers.BlockManager"]);
-    let parts = arguments.and_then(tree::Items::exactly);
-    let Some([blocks, axes]) = parts else {
-        return unsupported("a data frame of a release of pandas before 2.0");
-    };
-    let Some([names, index]) = axes.items().exactly() else {
-        return unsupported("a data frame with other than two axes");
-    };
-    frame.columns(blocks, names, index).map(Some)
+    let row_count = columns.first().map_or(0, |(_, column)| column.len());
+    if columns.iter().any(|(_, column)| column.len() != row_count) {
+        return unsupported("columns of different lengths");
+    }
+    Ok(Some(Columns { columns, row_count }))
+}
+
+/// Adds the name of the column to an error.
+fn named(name: &str, error: TableError) -> TableError {
+    match error {
+        TableError::Unsupported { what } => TableError::Column {
+            name: name.to_owned(),
+            what,
+        },
+        other => other,
+    }
+}
+
+fn widened<T: Into<i64>>(codes: Result<Vec<T>, NumpyError>) -> Result<Vec<i64>, NumpyError> {
+    Ok(codes?.into_iter().map(Into::into).collect())
 }
 
 /// The state of an instance of one of these classes without arguments.
@@ -89,7 +111,7 @@ fn state<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
 }
 
 /// The arguments of a call of one of these functions.
-fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t, 'p>> {
+pub(super) fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t, 'p>> {
     let (callable, arguments) = node.as_call()?;
     let name = callable.as_global()?.to_string();
     functions.contains(&&*name).then_some(arguments)
@@ -99,14 +121,161 @@ fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t
 /// pickle is.
 const MIN_BUDGET: usize = 1 << 26;
 
-struct Frame<'b> {
+/// Minimum budget for types and arrays of pyarrow.
+const MIN_STEPS: usize = 1 << 10;
+
+pub(super) struct Frame<'b> {
     reader: TreeReader<'b>,
     registry: Registry<Known>,
-    /// The bytes that may still be copied to columns.
-    budget: Budget,
+    /// The arrays that may still be read, and the bytes that may still be copied to
+    /// columns.
+    pub(super) budget: Budget,
 }
 
 impl Frame<'_> {
+    fn data_frame(&self, state: Node<'_, '_>) -> Converted<Columns> {
+        let Some(manager) = state.get("_mgr") else {
+            return unsupported("a data frame without a block manager");
+        };
+        let arguments = call(manager, &["pandas.core.internals.managers.BlockManager"]);
+        let parts = arguments.and_then(tree::Items::exactly);
+        let Some([blocks, axes]) = parts else {
+            return unsupported("a data frame of a release of pandas before 2.0");
+        };
+        let Some([names, index]) = axes.items().exactly() else {
+            return unsupported("a data frame with other than two axes");
+        };
+        self.columns(blocks, names, index)
+    }
+
+    /// The column of a series, and its index.
+    fn series(&self, series: Node<'_, '_>) -> Converted<Columns> {
+        let manager = series.get("_mgr").and_then(|manager| {
+            instance(
+                manager,
+                &["pandas.core.internals.managers.SingleBlockManager"],
+            )
+        });
+        // (AXES, BLOCKS, ITEMS, {...})
+        let mut parts = manager.into_iter().flat_map(Node::items);
+        let axes = parts.next().and_then(|axes| axes.items().exactly());
+        let blocks = parts.next().and_then(|blocks| blocks.items().exactly());
+        let (Some([index]), Some([values])) = (axes, blocks) else {
+            return unsupported("a series of a release of pandas before 2.0");
+        };
+        let name = match series.get("_name").or_else(|| series.get("name")) {
+            Some(name) if !name.is_none() => self.value(name)?.to_unquoted(),
+            _ => "0".to_owned(),
+        };
+        let mut columns = Vec::new();
+        for column in self.block(values, 1).map_err(|error| named(&name, error))? {
+            columns.push((name.clone(), column));
+        }
+        let (rows, row_count) = self.index(index)?;
+        columns.extend(rows);
+        if columns.iter().any(|(_, column)| column.len() != row_count) {
+            return unsupported("a series that is not as long as its index");
+        }
+        Ok(Columns { columns, row_count })
+    }
+
+    /// The levels of an index as columns, as of `index.to_frame(index=False)`.
+    fn index_columns(&self, index: Node<'_, '_>) -> Converted<Vec<(String, ArrayRef)>> {
+        if let Some(levels) = self.levels(index)? {
+            let levels = levels.into_iter().enumerate();
+            let level = |(place, (name, level)): (usize, Level)| {
+                (name.unwrap_or_else(|| place.to_string()), level)
+            };
+            return Ok(levels.map(level).collect());
+        }
+        let name = self.index_name(index)?;
+        let data = match self.index_data(index)? {
+            IndexData::Range(range) => Arc::new(Int64Array::from(self.numbers(&range)?)),
+            IndexData::Values(data) => data,
+        };
+        Ok(vec![(name.unwrap_or_else(|| "0".to_owned()), data)])
+    }
+
+    /// The names and labels of the levels of an index; `None` if it has a single level.
+    fn levels(&self, index: Node<'_, '_>) -> Converted<Option<Vec<Level>>> {
+        let parts = index_parts(index).and_then(|parts| {
+            Some((
+                parts.get("levels")?,
+                parts.get("codes")?,
+                parts.get("names"),
+            ))
+        });
+        let Some((levels, codes, names)) = parts else {
+            return Ok(None);
+        };
+        let mut names = names.into_iter().flat_map(Node::items);
+        let mut all = Vec::new();
+        for (level, codes) in levels.items().zip(codes.items()) {
+            let name = names.next().filter(|name| !name.is_none());
+            let name = name.map(|name| self.value(name)).transpose()?;
+            let labels = match self.index_data(level)? {
+                IndexData::Range(range) => Arc::new(Int64Array::from(self.numbers(&range)?)),
+                IndexData::Values(data) => data,
+            };
+            let Ok(KnownValue::Array(codes)) = known::convert(&self.registry, codes) else {
+                return unsupported("an index of several levels without codes");
+            };
+            let labels = self.labels(&labels, &self.array(&codes)?)?;
+            all.push((name.map(|name| name.to_unquoted()), labels));
+        }
+        Ok(Some(all))
+    }
+
+    /// The labels that the codes of a level stand for; a negative code is a missing one.
+    fn labels(&self, labels: &ArrayRef, codes: &Array) -> Converted<ArrayRef> {
+        let codes: Vec<i64> = match codes.dtype().item_len() {
+            1 => widened(codes.to_vec::<i8>()),
+            2 => widened(codes.to_vec::<i16>()),
+            4 => widened(codes.to_vec::<i32>()),
+            _ => codes.to_vec::<i64>(),
+        }
+        .map_err(super::ValueError::from)?;
+        let len_of = |index: usize| -> Option<usize> {
+            if let Some(strings) = labels.as_any().downcast_ref::<LargeStringArray>() {
+                (index < strings.len()).then(|| strings.value(index).len())
+            } else if let Some(strings) = labels.as_any().downcast_ref::<StringArray>() {
+                (index < strings.len()).then(|| strings.value(index).len())
+            } else {
+                labels.data_type().primitive_width()
+            }
+        };
+        let is_bool = labels.data_type() == &arrow_schema::DataType::Boolean;
+        let mut indices = Vec::with_capacity(codes.len());
+        for code in codes {
+            let index = usize::try_from(code).ok();
+            // A short code may stand for a long label, so each one is charged.
+            let len = match index {
+                None => 0,
+                Some(_) if is_bool => 1,
+                Some(index) => match len_of(index) {
+                    Some(len) => len,
+                    None => {
+                        let kind = labels.data_type();
+                        return unsupported(format!("an index with a level of {kind}"));
+                    }
+                },
+            };
+            self.budget.spend_copy(len.saturating_add(8))?;
+            indices.push((code >= 0).then_some(code));
+        }
+        let options = arrow_select::take::TakeOptions { check_bounds: true };
+        let indices = Int64Array::from(indices);
+        Ok(arrow_select::take::take(labels, &indices, Some(options))?)
+    }
+
+    /// The name of an index.
+    fn index_name(&self, index: Node<'_, '_>) -> Converted<Option<String>> {
+        let name = index_parts(index).and_then(|parts| parts.get("name"));
+        let name = name.filter(|name| !name.is_none());
+        let name = name.map(|name| self.value(name)).transpose()?;
+        Ok(name.map(|name| name.to_unquoted()))
+    }
+
     fn columns(
         &self,
         blocks: Node<'_, '_>,
@@ -124,12 +293,9 @@ impl Frame<'_> {
             let columns = self.block(values, places.len());
             let columns = columns.map_err(|error| {
                 let name = places.first().and_then(|place| names.get(*place));
-                match (error, name) {
-                    (TableError::Unsupported { what }, Some(name)) => TableError::Column {
-                        name: name.clone(),
-                        what,
-                    },
-                    (other, _) => other,
+                match name {
+                    Some(name) => named(name, error),
+                    None => error,
                 }
             })?;
             for (place, column) in places.into_iter().zip(columns) {
@@ -184,12 +350,15 @@ impl Frame<'_> {
         Ok(places)
     }
 
-    fn value(&self, node: Node<'_, '_>) -> Converted<Value> {
+    pub(super) fn value(&self, node: Node<'_, '_>) -> Converted<Value> {
         Ok(self.reader.value(node, MAX_DEPTH.saturating_add(1))?)
     }
 
     /// The names of columns.
     fn names(&self, node: Node<'_, '_>) -> Converted<Vec<String>> {
+        if let Some(levels) = self.levels(node)? {
+            return self.tuples(&levels);
+        }
         let data = match self.index_data(node)? {
             IndexData::Range(range) => {
                 let values = self.numbers(&range)?;
@@ -210,25 +379,63 @@ impl Frame<'_> {
         Ok(names)
     }
 
-    /// The index of the rows as a column, unless it is the default one; and its
-    /// length.
-    fn index(&self, node: Node<'_, '_>) -> Converted<(Option<(String, ArrayRef)>, usize)> {
-        let name = index_parts(node).and_then(|parts| parts.get("name"));
-        let name = name.filter(|name| !name.is_none());
-        let is_named = name.is_some();
-        let name = match name.map(|name| self.value(name)).transpose()? {
-            Some(name) => name.to_unquoted(),
-            None => "__index_level_0__".to_owned(),
+    /// The names of columns that have several levels, as Python shows the tuples.
+    fn tuples(&self, levels: &[Level]) -> Converted<Vec<String>> {
+        let count = levels.first().map_or(0, |(_, level)| level.len());
+        let part = |level: &ArrayRef, index: usize| -> Converted<Value> {
+            let all = level.as_any();
+            if level.is_null(index) {
+                return Ok(Value::Float(f64::NAN));
+            }
+            if let Some(strings) = all.downcast_ref::<LargeStringArray>() {
+                return Ok(Value::from(strings.value(index)));
+            }
+            if let Some(strings) = all.downcast_ref::<StringArray>() {
+                return Ok(Value::from(strings.value(index)));
+            }
+            match all.downcast_ref::<Int64Array>() {
+                Some(numbers) => Ok(Value::from(numbers.value(index))),
+                None => unsupported(format!("names of columns that are {}", level.data_type())),
+            }
         };
+        let mut names = Vec::with_capacity(count);
+        for index in 0..count {
+            let parts = levels.iter().filter(|(_, level)| index < level.len());
+            let parts: Vec<Value> = parts
+                .map(|(_, level)| part(level, index))
+                .collect::<Converted<_>>()?;
+            let name = Value::tuple(parts).to_string();
+            self.budget.spend_copy(name.len())?;
+            names.push(name);
+        }
+        Ok(names)
+    }
+
+    /// The levels of the index of the rows as columns, unless it is the default one; and
+    /// its length.
+    fn index(&self, node: Node<'_, '_>) -> Converted<(Vec<(String, ArrayRef)>, usize)> {
+        if let Some(levels) = self.levels(node)? {
+            let count = levels.first().map_or(0, |(_, level)| level.len());
+            let levels = levels.into_iter().enumerate();
+            let level = |(place, (name, level)): (usize, Level)| {
+                (
+                    name.unwrap_or_else(|| format!("__index_level_{place}__")),
+                    level,
+                )
+            };
+            return Ok((levels.map(level).collect(), count));
+        }
+        let name = self.index_name(node)?;
         let data = match self.index_data(node)? {
-            IndexData::Range(range) if !is_named && range.start == 0 && range.step == 1 => {
-                return Ok((None, range.count));
+            IndexData::Range(range) if name.is_none() && range.start == 0 && range.step == 1 => {
+                return Ok((Vec::new(), range.count));
             }
             IndexData::Range(range) => Arc::new(Int64Array::from(self.numbers(&range)?)),
             IndexData::Values(data) => data,
         };
         let count = data.len();
-        Ok((Some((name, data)), count))
+        let name = name.unwrap_or_else(|| "__index_level_0__".to_owned());
+        Ok((vec![(name, data)], count))
     }
 
     fn index_data(&self, node: Node<'_, '_>) -> Converted<IndexData> {
@@ -288,7 +495,7 @@ impl Frame<'_> {
         if let Some(state) = instance(node, &strings) {
             let data = state.get("_pa_array").or_else(|| state.get("_data"));
             return match data {
-                Some(data) => Ok(vec![self.restored(data)?]),
+                Some(data) => Ok(vec![self.arrow_array(data)?]),
                 None => unsupported("an array of pyarrow without data"),
             };
         }
@@ -325,7 +532,7 @@ impl Frame<'_> {
                     let values = items.by_ref().take(row_count);
                     let values: Converted<Vec<Value>> =
                         values.map(|item| self.object(item)).collect();
-                    objects_of(&values?)
+                    objects_of(&values?, MAX_LIST_LEVELS)
                 });
                 columns.collect()
             }
@@ -406,7 +613,7 @@ impl Frame<'_> {
     }
 
     /// The name of a time zone as Arrow has it.
-    fn zone(&self, node: Node<'_, '_>) -> Converted<String> {
+    pub(super) fn zone(&self, node: Node<'_, '_>) -> Converted<String> {
         if let Value::Object(object) = self.value(node)?
             && let Some(text) = object.text()
         {
@@ -417,93 +624,6 @@ impl Frame<'_> {
         }
         unsupported(format!("a time zone, {},", describe(node)))
     }
-
-    /// An array of strings that pyarrow pickled.
-    fn restored(&self, node: Node<'_, '_>) -> Converted<ArrayRef> {
-        if let Some(arguments) = call(node, &["pyarrow.lib.chunked_array"]) {
-            let chunks = arguments.map(|chunk| chunk.items());
-            let chunks = chunks.flatten().take_while(|chunk| chunk.is_object());
-            let chunks: Vec<ArrayRef> = chunks
-                .map(|chunk| self.restored(chunk))
-                .collect::<Converted<_>>()?;
-            let all: Vec<&dyn arrow_array::Array> = chunks.iter().map(|chunk| &**chunk).collect();
-            return Ok(arrow_select::concat::concat(&all)?);
-        }
-        let parts = call(node, &["pyarrow.lib._restore_array"])
-            .and_then(tree::Items::exactly)
-            .and_then(|[parts]| parts.items().exactly());
-        let Some([kind, len, _, offset, buffers, _, _]) = parts else {
-            return unsupported(format!("an array of pyarrow, {},", describe(node)));
-        };
-        let kind = call(kind, &["pyarrow.lib.type_for_alias"])
-            .and_then(tree::Items::exactly)
-            .and_then(|[name]| name.as_str());
-        let number = |node: Node<'_, '_>| usize::try_from(node.as_u64()?).ok();
-        let (Some(len), Some(offset)) = (number(len), number(offset)) else {
-            return unsupported("an array of pyarrow without a length");
-        };
-        let buffer = |node: Node<'_, '_>| {
-            let mut arguments = call(node, &["pyarrow.lib.py_buffer"])?;
-            match self.value(arguments.next()?) {
-                Ok(Value::Bytes(data) | Value::ByteArray(data)) => Some(data),
-                _ => None,
-            }
-        };
-        let Some([validity, offsets, data]) = buffers.items().exactly() else {
-            return unsupported("an array of pyarrow that is not of strings");
-        };
-        let (validity, offsets, data) = (
-            buffer(validity),
-            buffer(offsets).unwrap_or_default(),
-            buffer(data).unwrap_or_default(),
-        );
-        let width = match kind {
-            Some("large_string") => 8,
-            Some("string") => 4,
-            _ => return unsupported("an array of pyarrow that is not of strings"),
-        };
-        let end = |index: usize| {
-            let start = index.checked_mul(width)?;
-            let bytes = offsets.get(start..start.checked_add(width)?)?;
-            let mut number = [0; 8];
-            number.get_mut(..width)?.copy_from_slice(bytes);
-            usize::try_from(u64::from_le_bytes(number)).ok()
-        };
-        let is_valid = |index: usize| match &validity {
-            Some(bits) => bits
-                .get(index / 8)
-                .is_some_and(|byte| byte >> (index % 8) & 1 == 1),
-            None => true,
-        };
-        let strings = (offset..offset.saturating_add(len)).map(|index| {
-            if !is_valid(index) {
-                return Ok(None);
-            }
-            let string = end(index)
-                .zip(end(index.saturating_add(1)))
-                .and_then(|(start, end)| data.get(start..end))
-                .and_then(|bytes| core::str::from_utf8(bytes).ok());
-            // Strings may overlap, so each one is charged.
-            self.budget
-                .spend_copy(width.saturating_add(string.map_or(0, str::len)))?;
-            match string {
-                Some(string) => Ok(Some(string)),
-                None => unsupported("an array of strings with invalid offsets"),
-            }
-        });
-        if width == 8 {
-            let mut builder = LargeStringBuilder::new();
-            for string in strings {
-                builder.append_option(string?);
-            }
-            return Ok(Arc::new(builder.finish()));
-        }
-        let mut builder = StringBuilder::new();
-        for string in strings {
-            builder.append_option(string?);
-        }
-        Ok(Arc::new(builder.finish()))
-    }
 }
 
 /// The labels of an axis.
@@ -511,6 +631,9 @@ enum IndexData {
     Range(Range),
     Values(ArrayRef),
 }
+
+/// The name of a level of an index, and its labels.
+type Level = (Option<String>, ArrayRef);
 
 /// A range of integers.
 struct Range {
@@ -642,8 +765,11 @@ impl Split<'_> {
     }
 }
 
+/// Maximum levels of lists in a column of objects.
+const MAX_LIST_LEVELS: usize = 8;
+
 /// A column of objects of one type.
-fn objects_of(values: &[Value]) -> Converted<ArrayRef> {
+fn objects_of(values: &[Value], levels: usize) -> Converted<ArrayRef> {
     let some = || values.iter().filter(|value| !matches!(value, Value::None));
     let Some(first) = some().next() else {
         return Ok(Arc::new(NullArray::new(values.len())));
@@ -681,22 +807,148 @@ fn objects_of(values: &[Value]) -> Converted<ArrayRef> {
             })?;
             Arc::new(column)
         }
-        Value::Int(_) => {
+        Value::Int(_) if !some().any(|value| matches!(value, Value::Float(_))) => {
             let column: Int64Array = all(values, |value| match value {
                 Value::Int(value) => i64::try_from(*value).ok(),
                 _ => None,
             })?;
             Arc::new(column)
         }
-        Value::Float(_) => {
+        Value::Int(_) | Value::Float(_) => {
             let column: Float64Array = all(values, |value| match value {
                 Value::Float(value) => Some(*value),
+                Value::Int(value) => Some(super::convert::float(*value)),
                 _ => None,
             })?;
             Arc::new(column)
         }
+        Value::List(_) | Value::Tuple(_) | Value::Array(_) => lists(values, levels)?,
+        Value::Object(object) => match object.kind() {
+            object::Kind::Decimal => decimals(values)?,
+            object::Kind::Date => {
+                let column: Date32Array = all(values, |value| match value {
+                    Value::Object(date) if date.kind() == object::Kind::Date => days(date),
+                    _ => None,
+                })?;
+                Arc::new(column)
+            }
+            _ => return unsupported(format!("objects of the type {}", first.type_name())),
+        },
         other => return unsupported(format!("objects of the type {}", other.type_name())),
     })
+}
+
+/// The number of days since 1970.
+fn days(date: &object::Object) -> Option<i32> {
+    let [year, month, day] = date.integers()?;
+    if !(1..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Years that begin in March have the leap day at their end.
+    let (year, month) = match month {
+        1 | 2 => (year - 1, month + 9),
+        _ => (year, month - 3),
+    };
+    let leap_days = year / 4 - year / 100 + year / 400;
+    let days = year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468;
+    i32::try_from(days).ok()
+}
+
+/// A column of lists, whose items are of one type.
+fn lists(values: &[Value], levels: usize) -> Converted<ArrayRef> {
+    let Some(levels) = levels.checked_sub(1) else {
+        return unsupported("lists of so many levels");
+    };
+    let (mut items, mut offsets) = (Vec::new(), vec![0]);
+    for value in values {
+        match value {
+            Value::None => {}
+            Value::List(list) | Value::Tuple(list) => items.extend(list.iter().cloned()),
+            Value::Array(array) => match array.to_value()? {
+                Value::List(list) => items.extend(list.iter().cloned()),
+                _ => return unsupported("arrays without dimensions"),
+            },
+            other => {
+                return unsupported(format!(
+                    "objects of several types, {} among them",
+                    other.type_name()
+                ));
+            }
+        }
+        match i32::try_from(items.len()) {
+            Ok(end) => offsets.push(end),
+            Err(_) => return unsupported("lists of so many items"),
+        }
+    }
+    let items = objects_of(&items, levels)?;
+    let validity = values.iter().map(|value| !matches!(value, Value::None));
+    let field = arrow_schema::Field::new("item", items.data_type().clone(), true);
+    let offsets = OffsetBuffer::new(offsets.into());
+    let validity: NullBuffer = validity.collect();
+    Ok(Arc::new(ListArray::try_new(
+        Arc::new(field),
+        offsets,
+        items,
+        Some(validity).filter(|validity| validity.null_count() > 0),
+    )?))
+}
+
+/// A column of decimal numbers, with the scale that all of them need.
+fn decimals(values: &[Value]) -> Converted<ArrayRef> {
+    let parsed = values.iter().map(|value| match value {
+        Value::None => Ok(None),
+        Value::Object(number) if number.kind() == object::Kind::Decimal => {
+            let string = number.base().and_then(Value::as_str).unwrap_or_default();
+            match string {
+                "NaN" | "sNaN" => Ok(None),
+                string => match decimal(string) {
+                    Some(number) => Ok(Some(number)),
+                    None => unsupported(format!("the decimal number {string:?}")),
+                },
+            }
+        }
+        other => unsupported(format!(
+            "objects of several types, {} among them",
+            other.type_name()
+        )),
+    });
+    let parsed: Vec<Option<(i128, i32)>> = parsed.collect::<Converted<_>>()?;
+    let all = || parsed.iter().flatten();
+    let scale = all().map(|(_, exponent)| -exponent).fold(0, i32::max);
+    let digits = |number: i128| {
+        let digits = number.unsigned_abs().checked_ilog10();
+        digits
+            .and_then(|log| i32::try_from(log).ok())
+            .map_or(1, |log| log + 1)
+    };
+    let whole = all().map(|(number, exponent)| digits(*number) + exponent);
+    let precision = whole.fold(0, i32::max).saturating_add(scale).max(1);
+    let (Ok(width @ ..=38), Ok(places)) = (u8::try_from(precision), i8::try_from(scale)) else {
+        return unsupported("decimal numbers of more than 38 digits");
+    };
+    let scaled = parsed.iter().map(|number| {
+        let (number, exponent) = (*number)?;
+        let power = u32::try_from(exponent.saturating_add(scale)).ok()?;
+        number.checked_mul(10_i128.checked_pow(power)?)
+    });
+    let column: Decimal128Array = scaled.collect();
+    Ok(Arc::new(column.with_precision_and_scale(width, places)?))
+}
+
+/// The digits and the exponent of a decimal number; `None` if it is none, or has too many
+/// digits.
+fn decimal(string: &str) -> Option<(i128, i32)> {
+    let (digits, exponent) = match string.split_once('E') {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (string, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let number = format!("{whole}{fraction}").parse().ok()?;
+    let places = i32::try_from(fraction.len()).ok()?;
+    let exponent = exponent.checked_sub(places)?;
+    (-100..=100)
+        .contains(&exponent)
+        .then_some((number, exponent))
 }
 
 /// A column of categories, whose codes have the width that pandas chose.

@@ -11,6 +11,7 @@ mod learn;
 mod tables;
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::types::Int8Type;
@@ -143,6 +144,42 @@ const FRAMES: &[&str] = &[
     "pd.DataFrame({'a': []})",
     "pd.DataFrame({0: [1], 1: [2]})",
     "pd.DataFrame(index=range(3))",
+    "pd.DataFrame({'a': [1, 2], 'b': ['x', None]}).set_index(['b', 'a'], drop=False)",
+    "pd.DataFrame({'a': [1]}, index=pd.MultiIndex.from_tuples([(1, True)], names=['x', None]))",
+    "pd.DataFrame({'k': list('xyx'), 'l': [1, 2, 2], 'v': [1.0, 2.0, 3.0]})\
+     .groupby(['k', 'l']).agg({'v': ['sum', 'mean']})",
+    "pd.DataFrame({'i': pd.array([1, None], dtype='int64[pyarrow]'), \
+     's': pd.array(['x', None], dtype='string[pyarrow]'), \
+     't': pd.array([1, None], dtype='timestamp[us, tz=UTC][pyarrow]'), \
+     'b': pd.array([True, None], dtype='bool[pyarrow]')})",
+    "pd.DataFrame({'l': pd.Series([[1], [2, 3]], dtype=pd.ArrowDtype(pa.list_(pa.int64()))), \
+     's': pd.Series([{'a': 1}, None], dtype=pd.ArrowDtype(pa.struct([('a', pa.int8())])))})",
+    "pd.DataFrame({'d': [__import__('decimal').Decimal(text) for text in ['1.5', '-10.25', '1E+2', 'NaN']]})",
+    "pd.DataFrame({'l': [[1], [2, 3], None], 'n': [np.array([1.5]), np.array([]), None]})",
+    "pd.DataFrame({'d': [__import__('datetime').date(*date) for date in \
+     [(2026, 11, 29), (1969, 12, 31), (2024, 2, 29), (1, 1, 1), (9999, 12, 31)]]})",
+    "pd.DataFrame({'m': pd.Series([1, 1.5], dtype=object)})",
+    "pd.DataFrame({'a': [1, 2]})['a']",
+    "pd.Series(['x', None, 'y'], name='n', index=['p', 'q', 'r'])",
+    "pd.Series([1.5, np.nan])",
+    "pd.DataFrame({'k': list('xyx'), 'v': [1, 2, 3]}).groupby('k')['v'].sum()",
+    "pd.Series(['x', 'y', 'x'], name='k').value_counts()",
+    "pd.Index([1, 2])",
+    "pd.Index(['x'], name='n')",
+    "pd.RangeIndex(3)",
+    "pd.date_range('2026', periods=2)",
+    "pd.MultiIndex.from_tuples([(1, 'a'), (2, 'b'), (1, None)], names=['x', None])",
+    "pa.array([1, None, 2])[1:]",
+    "pa.array([True, None, False])[1:]",
+    "pa.chunked_array([['x'], ['y', None]])",
+    "pa.array([{'a': 1, 'b': 'x'}, None])",
+    "pa.array(['a', 'b', 'a']).dictionary_encode()",
+    "pa.array([[1, 2], None], pa.list_(pa.int8(), 2))",
+    "pa.array([b'ab', None], pa.binary(2))",
+    "pa.array(['a string that is too long to be inline', 'b'], pa.string_view())",
+    "pa.array([1, None], pa.timestamp('ns', 'Europe/Berlin'))",
+    "pa.array([1], pa.duration('ms'))",
+    "pa.array([1], pa.time32('s'))",
 ];
 
 #[tokio::test]
@@ -157,7 +194,12 @@ async fn data_frames_are_read_as_pyarrow_reads_them() {
         // pyarrow stores a range index in the metadata; here it becomes a column.
         let by_pyarrow = format!(
             "(lambda df: pa.Table.from_pandas(df, preserve_index=True if not df.index.equals(\
-             pd.RangeIndex(len(df))) else None))({expression})"
+             pd.RangeIndex(len(df))) else None))((lambda x: x.to_frame(index=False) if isinstance(x, \
+             pd.Index) else x.to_frame() if isinstance(x, pd.Series) else x)({expression}))"
+        );
+        let by_pyarrow = format!(
+            "(lambda x: pa.table({{'0': x}}) if isinstance(x, (pa.Array, pa.ChunkedArray)) \
+             else {by_pyarrow})({expression})"
         );
         let expected = RecordBatch::try_from(result(&eval(&client, &by_pyarrow)).await);
         let expected = expected.expect("a table");
@@ -182,12 +224,16 @@ async fn data_frames_are_read_as_pyarrow_reads_them() {
             "the column \"p\"",
         ),
         (
-            "pd.DataFrame({'a': [1]}, index=pd.MultiIndex.from_tuples([(1, 2)]))",
+            "pd.DataFrame({'a': [1]}, index=pd.interval_range(0, 1))",
             "an index",
         ),
         (
-            "pd.Series([1])",
-            "expected a table or data frame, found pandas.Series",
+            "pd.Series([{}])",
+            "the column \"0\", objects of the type dict,",
+        ),
+        (
+            "pd.Timestamp",
+            "expected a table or data frame, found pandas.Timestamp",
         ),
         ("pd.DataFrame(index=range(5, 1 << 40))", "more than"),
         ("[1]", "expected a table or data frame, found list"),
@@ -196,6 +242,118 @@ async fn data_frames_are_read_as_pyarrow_reads_them() {
         let error: TableError = RecordBatch::try_from(value).expect_err("no counterpart");
         assert!(error.to_string().contains(reason), "{expression}: {error}");
     }
+}
+
+/// Evaluates Python code that sets `result`.
+fn run(client: &Client, code: &str) -> TaskFuture {
+    let code = Value::from(code);
+    let expression = format!("(lambda names: (exec({code}, names), names['result'])[1])({{}})");
+    submit(client, "builtins.eval", expression.as_str())
+}
+
+#[tokio::test]
+async fn frames_in_containers_convert_where_they_are() {
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let client = client_at(scheduler.address()).await;
+    let frame = "pd.DataFrame({'a': [1, 2]})";
+    let column = |batch: &RecordBatch| Int64Array::from(batch.column(0).to_data());
+    let expected = Int64Array::from(vec![1, 2]);
+
+    let value = result(&eval(&client, &format!("({frame}, 5)"))).await;
+    let (batch, number) = <(RecordBatch, i64)>::try_from(value).expect("a tuple");
+    assert_eq!((column(&batch), number), (expected.clone(), 5));
+    for list in [
+        format!("(lambda df: [df, df])({frame})"),
+        format!("({frame}, pa.table({{'a': [1, 2]}}), {frame}['a'])"),
+        "[pa.table({'a': [1, 2]}), pa.record_batch({'a': [1, 2]})]".to_owned(),
+    ] {
+        let value = result(&eval(&client, &list)).await;
+        let batches = Vec::<RecordBatch>::try_from(value).unwrap_or_else(|error| {
+            panic!("{list}: {error}");
+        });
+        assert!(
+            batches.iter().all(|batch| column(batch) == expected),
+            "{list}"
+        );
+    }
+    let value = result(&eval(&client, &format!("{{'x': {frame}, 'y': {frame}}}"))).await;
+    let map = BTreeMap::<String, RecordBatch>::try_from(value).expect("a map");
+    assert_eq!(
+        map.into_values()
+            .map(|batch| column(&batch))
+            .collect::<Vec<_>>(),
+        [expected.clone(), expected.clone()]
+    );
+    let value = result(&eval(&client, &format!("{{'a': 1, 'frame': {frame}}}"))).await;
+    assert_eq!(value.get("a"), Some(&Value::from(1)));
+    let frame = value.get("frame").cloned().expect("a frame");
+    assert_eq!(
+        column(&RecordBatch::try_from(frame).expect("a frame")),
+        expected
+    );
+    let error = BTreeMap::<String, i64>::try_from(value).expect_err("a frame");
+    let error = error.to_string();
+    assert_eq!(error, "expected i64, found pandas.DataFrame at ['frame']");
+}
+
+/// Values with parts that only Python reads.
+const PARTS: &str = "
+import array, collections, functools, re, types
+import numpy as np, pandas as pd, pyarrow as pa
+deque = collections.deque()
+deque.append(deque)
+frame = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})
+result = [
+    [re.compile('a+'), {'p': (re.compile('b'), 1)}],
+    (collections.deque([1, 2], 3), deque),
+    [functools.partial(int, base=2), array.array('i', [1, 2])],
+    {'n': types.SimpleNamespace(a=[1])},
+    [1, np.zeros(3, 'i4,f8'), np.arange(1000).view('i4,i4')],
+    collections.OrderedDict(a=re.compile('z')),
+    {re.compile('q'), 3},
+    {'f': len, 't': int},
+    (frame, 5),
+    {'a': frame['a'], 'b': [frame.index, frame.T]},
+    (pa.table({'a': [1]}), 5),
+]
+";
+
+#[tokio::test]
+async fn parts_that_only_python_reads_go_back_as_they_were() {
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let client = client_at(scheduler.address()).await;
+    let made = run(&client, PARTS);
+    let Value::List(values) = result(&made).await else {
+        panic!("a list");
+    };
+    let shown = submit(&client, "builtins.repr", &made);
+    let shown = result(&shown).await;
+    let back = submit(&client, "builtins.repr", Value::List(values.clone()));
+    assert_eq!(result(&back).await, shown);
+    // Each part by itself, with its own buffers.
+    let mut parts: Vec<Value> = values.to_vec();
+    let mut count = 0;
+    while let Some(part) = parts.pop() {
+        match part {
+            Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
+                parts.extend(items.iter().cloned());
+            }
+            Value::Dict(entries) => parts.extend(entries.iter().map(|(_, value)| value.clone())),
+            part @ Value::Serialized(_) => {
+                let scattered = client.scatter([part.clone()]).await.expect("scattered");
+                let direct = submit(&client, "builtins.repr", &scattered[0]);
+                let in_list = submit(&client, "builtins.repr", Value::list([part]));
+                let direct = result(&direct).await.to_unquoted();
+                let in_list = result(&in_list).await.to_unquoted();
+                assert_eq!(in_list, format!("[{direct}]"));
+                count += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(count >= 17, "{count} parts");
 }
 
 #[tokio::test]
