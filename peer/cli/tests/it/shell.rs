@@ -592,20 +592,16 @@ fn json_has_the_whole_result_or_there_is_an_error() {
     }
     let pattern = "__import__('re').compile('x')";
     let times = "__import__('numpy').array(['NaT'],'M8[ns]')";
-    let only_python = |place: &str| {
-        format!(
-            "only Python can read re._compile{place}; convert it on the cluster, for example with \
-             builtins.str, or write a data frame or table as .parquet"
-        )
-    };
+    let only_python = "only Python can read re._compile; convert it on the cluster, for example \
+        with builtins.str, or write a data frame or table as .parquet";
     let elements = |dtype: &str| format!("elements of type {dtype} have no form in JSON; use .npy");
     for (expression, error) in [
-        (pattern.to_owned(), only_python("")),
+        (pattern.to_owned(), only_python.to_owned()),
         (
             format!("[0,{{'a':({pattern},)}}]"),
-            only_python(" at [1]['a'][0]"),
+            format!("at [1]['a'][0]: {only_python}"),
         ),
-        (format!("{{{pattern}:1}}"), only_python("")),
+        (format!("{{{pattern}:1}}"), only_python.to_owned()),
         (
             format!("[{times}]"),
             format!("at [0]: {}", elements("<M8[ns]")),
@@ -644,8 +640,8 @@ fn json_has_the_whole_result_or_there_is_an_error() {
     let text = path("result.txt");
     let ran = submit(&format!("[{pattern}]"), &format!("-o {}", text.display()));
     let refused = ran.refused(pattern);
-    let only_python = only_python(" at [0]");
-    assert_eq!(refused, format!("{}: {only_python}", text.display()));
+    let expected = format!("{}: at [0]: {only_python}", text.display());
+    assert_eq!(refused, expected);
     assert!(!text.exists());
     assert_eq!(cluster.warnings(), [""; 0]);
 }

@@ -23,9 +23,7 @@ use super::pending::Ended;
 use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::state::{
-    Place, SchedulerInput, Selection, State, UnknownOps, is_about_run, is_shared,
-};
+use crate::state::{Place, SchedulerInput, Selection, State, UnknownOps, is_about_run, is_shared};
 
 /// Maximum number of keys that are looked up at once.
 const MAX_QUERIED: usize = 512;
@@ -239,9 +237,7 @@ impl Shared {
                 });
                 match unknown {
                     Some(unknown) => missing(&Key::from(unknown)),
-                    None => {
-                        Reply::HasWhat(self.keys_of_workers(workers, State::processing).await)
-                    }
+                    None => Reply::HasWhat(self.keys_of_workers(workers, State::processing).await),
                 }
             }
             Request::NCores(request) => Reply::Counts(self.thread_counts(request.workers, false)),

@@ -221,8 +221,12 @@ async fn impossible_reports_leave_no_state() {
         }
     }
     let keys = [x];
-    let (who_has, sizes) =
-        scheduler.inspect(|state| (state.who_has(Selection::Keys(&keys)), state.nbytes(Selection::Keys(&keys))));
+    let (who_has, sizes) = scheduler.inspect(|state| {
+        (
+            state.who_has(Selection::Keys(&keys)),
+            state.nbytes(Selection::Keys(&keys)),
+        )
+    });
     assert_eq!(who_has[0].1, [other.address.to_string()]);
     assert_eq!(sizes[0].1, 28);
     scheduler.inspect(State::check);
