@@ -7,9 +7,10 @@ use core::str::FromStr;
 /// The address of a listener or of an end of a comm: `scheme://location`.
 ///
 /// Written as Dask writes it: a missing scheme means `tcp`. The meaning of the
-/// location is up to the transport of the scheme. Locations of `tcp`, `tls` and
-/// `quic` are `host:port`, and are checked when the address is parsed: an IPv6
+/// location is up to the transport of the scheme. Locations of `tcp`, `tls`, `quic`,
+/// `ws` and `wss` are `host:port`, and are checked when the address is parsed: an IPv6
 /// address needs brackets, and an empty host means every interface (to listen on).
+/// Those of `ws` and `wss` may have a path.
 /// Printing a parsed address and parsing it again gives the same address.
 ///
 /// ```
@@ -34,8 +35,8 @@ pub struct Address {
 impl Address {
     /// Parses an address, with `port` as the default port.
     ///
-    /// The default is used for `tcp`, `tls` and `quic` only: other schemes may have
-    /// no ports.
+    /// The default is used for `tcp`, `tls`, `quic`, `ws` and `wss` only: other schemes may
+    /// have no ports. With a path, the default is that of HTTP: 80, or 443 for `wss`.
     ///
     /// # Errors
     ///
@@ -49,15 +50,41 @@ impl Address {
         if !CHECKED_SCHEMES.contains(&scheme) {
             return Self::with_location(scheme, location);
         }
-        let (host, port) = split_host(location)?;
+        let (host, path) = split_path(scheme, location);
+        if path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#') {
+            return Err(AddressError::Path);
+        }
+        let (host, port) = split_host(host)?;
+        let default_port = match (scheme, path) {
+            (_, "") => default_port,
+            ("wss", _) => Some(443),
+            _ => Some(80),
+        };
         let port = match port {
             Some(digits) => parse_port(digits).ok_or(AddressError::Port)?,
             None => default_port.ok_or(AddressError::NoPort)?,
         };
         Ok(Self {
             scheme: scheme.into(),
-            location: join_host(host, port).into(),
+            location: (join_host(host, port) + path).into(),
         })
+    }
+
+    /// Creates an address of a host, which has no brackets, and a port.
+    pub fn of_host(scheme: &str, (host, port): (&str, u16)) -> Self {
+        Self {
+            scheme: scheme.into(),
+            location: join_host(host, port).into(),
+        }
+    }
+
+    /// The same location with another scheme.
+    #[must_use]
+    pub fn with_scheme(&self, scheme: &str) -> Self {
+        Self {
+            scheme: scheme.into(),
+            location: self.location.clone(),
+        }
     }
 
     /// Creates the address of a socket.
@@ -110,8 +137,15 @@ impl Address {
     /// The host, without brackets, and the port; `None` if the location is not
     /// `host:port`.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
-        let (host, port) = split_host(&self.location).ok()?;
+        let (host, _) = split_path(&self.scheme, &self.location);
+        let (host, port) = split_host(host).ok()?;
         Some((host, parse_port(port?)?))
+    }
+
+    /// The path of a location of `ws` or `wss`, such as `/proxy/8786`; empty if there is none,
+    /// and for other schemes.
+    pub fn path(&self) -> &str {
+        split_path(&self.scheme, &self.location).1
     }
 
     /// The host name or IP address, without brackets; empty for every interface,
@@ -147,10 +181,22 @@ impl Address {
         match self.host_and_port() {
             Some((own, port)) if is_wildcard(own) => Self {
                 scheme: self.scheme.clone(),
-                location: join_host(host, port).into(),
+                location: (join_host(host, port) + self.path()).into(),
             },
             _ => self.clone(),
         }
+    }
+}
+
+/// Splits the path from a location of `ws` or `wss`. A path of `/` alone is none.
+fn split_path<'l>(scheme: &str, location: &'l str) -> (&'l str, &'l str) {
+    let end = match scheme {
+        "ws" | "wss" => location.find('/').unwrap_or(location.len()),
+        _ => location.len(),
+    };
+    match location.split_at(end) {
+        (host, "/") => (host, ""),
+        split => split,
     }
 }
 
@@ -251,6 +297,8 @@ pub enum AddressError {
     Port,
     /// The location is empty or contains a control character.
     Location,
+    /// The path contains a character that paths cannot contain.
+    Path,
 }
 
 impl fmt::Display for AddressError {
@@ -267,6 +315,7 @@ impl fmt::Display for AddressError {
             Self::NoPort => "the address has no port, as in tcp://127.0.0.1:8786",
             Self::Port => "the port of an address must be a number from 0 to 65535",
             Self::Location => "the address needs a location, as in unix:///run/dask.sock",
+            Self::Path => "the path of an address must have no spaces and no #",
         })
     }
 }
@@ -274,7 +323,7 @@ impl fmt::Display for AddressError {
 impl core::error::Error for AddressError {}
 
 /// Schemes whose locations are checked to be `host:port` when they are parsed.
-const CHECKED_SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
+const CHECKED_SCHEMES: [&str; 5] = ["tcp", "tls", "quic", "ws", "wss"];
 
 #[cfg(test)]
 mod tests {
@@ -304,6 +353,10 @@ mod tests {
             ("unix:///a b:c", "", 0, "unix:///a b:c"),
             ("serial:///dev/ttyUSB0", "", 0, "serial:///dev/ttyUSB0"),
             ("ws://a:1", "a", 1, "ws://a:1"),
+            ("ws://a:1/", "a", 1, "ws://a:1"),
+            ("ws://[::1]:1/b/c:2?d", "::1", 1, "ws://[::1]:1/b/c:2?d"),
+            ("ws://a/b", "a", 80, "ws://a:80/b"),
+            ("wss://a/b", "a", 443, "wss://a:443/b"),
             ("inproc://1.2.3.4/5/6", "", 0, "inproc://1.2.3.4/5/6"),
             (
                 "tcp://my_host-1.example.org:080",
@@ -358,6 +411,10 @@ mod tests {
             ("a:1_0", Port),
             ("a: 1", Port),
             ("[::1]:", Port),
+            ("ws://a", NoPort),
+            ("ws://a/", NoPort),
+            ("ws://a:1/b c", Path),
+            ("ws://a:1/b#c", Path),
         ] {
             assert_eq!(input.parse::<Address>(), Err(error), "{input:?}");
         }

@@ -158,7 +158,11 @@ pub struct RawConnection {
     pub encryption: Option<Arc<Encryption>>,
     pub(crate) set_traffic: Option<Box<SetTraffic>>,
     pub(crate) explain: Option<Box<Explain>>,
+    set_limits: Option<Box<SetLimits>>,
 }
+
+/// Callback that gives the limits of a comm to its transport.
+type SetLimits = dyn FnOnce(&Limits) + Send + Sync;
 
 /// Callback that sets the traffic class of a comm in its transport.
 pub(crate) type SetTraffic = dyn Fn(Traffic) + Send + Sync;
@@ -226,6 +230,7 @@ impl RawConnection {
             encryption: None,
             set_traffic: None,
             explain: None,
+            set_limits: None,
         }
     }
 
@@ -256,6 +261,24 @@ impl RawConnection {
         self
     }
 
+    /// Sets the function to call after the handshake of Dask with the limits for messages, for
+    /// transports that have to keep a part of a message before a comm can check it. Default:
+    /// none.
+    #[must_use]
+    pub fn with_limits(mut self, set: impl FnOnce(&Limits) + Send + Sync + 'static) -> Self {
+        self.set_limits = Some(Box::new(set));
+        self
+    }
+
+    /// The reason of an error of this connection, as far as its transport knows it, for
+    /// transports that do a handshake on connections of another transport.
+    pub fn explain(self, error: CommError) -> CommError {
+        match self.explain {
+            Some(explain) => explain(error).into_comm_error(),
+            None => error,
+        }
+    }
+
     /// Sets the traffic class of the connection.
     pub(crate) fn set_traffic(&self, traffic: Traffic) {
         if let Some(set) = &self.set_traffic {
@@ -283,6 +306,9 @@ impl RawConnection {
         match Comm::establish_over(streams, ends, self.encryption, options).await {
             Ok(mut comm) => {
                 comm.writer.set_traffic_hook(self.set_traffic);
+                if let Some(set) = self.set_limits {
+                    set(&options.limits);
+                }
                 Ok(comm)
             }
             Err(error) => Err(match self.explain {

@@ -186,7 +186,7 @@ impl fmt::Display for CommError {
             Self::Tls(failure) => failure.fmt(f),
             Self::PeerSpeaksTls => f.write_str(
                 "the peer speaks TLS, and the scheme of this address does not: \
-                 use a tls:// address",
+                 use a tls:// address, or wss:// instead of ws://",
             ),
             Self::PeerSpeaksHttp => f.write_str(
                 "this is an HTTP server, such as the dashboard; did you mean the scheduler's \

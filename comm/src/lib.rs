@@ -5,7 +5,8 @@
 //! lists of frames here; the [`daskwire`] crate encodes and decodes their
 //! contents; its module [`comm`](daskwire::comm) has the types of the same names without
 //! I/O. Transports are separate crates: `daskwire-tcp`
-//! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
+//! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`, `daskwire-ws` has
+//! `ws://` and `wss://`.
 //!
 //! [`Transports`] makes comms and listens for them at addresses of any scheme;
 //! [`Comm::establish`] makes one over any two streams.
@@ -104,6 +105,7 @@ pub use transport::{
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;
+pub use daskwire::Limits;
 pub use daskwire::comm::Agreement;
 pub use daskwire::compression::Codec;
 

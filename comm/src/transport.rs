@@ -281,6 +281,21 @@ impl PendingConnection {
         }
     }
 
+    /// Continues with `then` when this connection is usable, for a transport over connections
+    /// of another one. `peer` is the address of its peer.
+    #[must_use]
+    pub fn and_then<F>(
+        self,
+        peer: Address,
+        then: impl FnOnce(RawConnection) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<RawConnection, CommError>> + Send + 'static,
+    {
+        let opening = self.opening;
+        Self::new(peer, async move { then(opening.await?).await })
+    }
+
     /// The address of the peer.
     pub const fn peer_address(&self) -> &Address {
         &self.peer

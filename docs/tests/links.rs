@@ -138,6 +138,7 @@ fn every_published_package_has_a_page_with_an_example() {
         "comm",
         "transport-tcp",
         "transport-quic",
+        "transport-ws",
         "peer",
         "peer/value",
         "peer/python",

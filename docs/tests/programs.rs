@@ -254,7 +254,7 @@ fn dependencies_that_are_shown_exist() {
 const REPOSITORY: &str = "git = \"https://github.com/daskwire/daskwire\"";
 
 /// The packages of this repository that programs may depend on, and their folders.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("daskwire", "core"),
     ("daskwire-compression", "core/compression"),
     ("daskwire-pickle", "core/pickle"),
@@ -263,6 +263,7 @@ const PACKAGES: [(&str, &str); 9] = [
     ("daskwire-comm", "comm"),
     ("daskwire-tcp", "transport-tcp"),
     ("daskwire-quic", "transport-quic"),
+    ("daskwire-ws", "transport-ws"),
     ("daskwire-peer", "peer"),
 ];
 

@@ -56,7 +56,7 @@
 //! * `worker`: `worker::Worker`;
 //! * `scheduler`: `scheduler::Scheduler`;
 //! * `local-cluster`: `cluster::LocalCluster`, with all three;
-//! * `tcp` (default), `tls`, `quic`: the transports;
+//! * `tcp` (default), `tls`, `quic`, `ws`: the transports;
 //! * `self-signed`: a local cluster over `tls://` and `quic://`, with a certificate that
 //!   it generates;
 //! * `runtime-smol`: smol as the executor of background tasks, without a tokio runtime;

@@ -20,6 +20,13 @@ def at(client, worker, function, *arguments):
     return client.submit(function, *arguments, workers=[worker], pure=False)
 
 
+def computes(client):
+    """A sum, and a transfer in both directions."""
+    assert client.submit(operator.add, 1, 2).result(timeout=60) == 3
+    sent = client.scatter(b"ab" * 10_000_000)
+    assert client.submit(operator.mul, sent, 2).result(timeout=60) == b"ab" * 20_000_000
+
+
 def mixes(client):
     """Workers over tcp without certificates, and over tls and quic with them."""
     by_name = {info["name"]: address for address, info in client.scheduler_info(-1)["workers"].items()}

@@ -333,7 +333,7 @@ pub const TLS_ARGUMENTS: [&str; 6] = [
     TLS_PEM,
 ];
 
-/// Like [`scheduler_with_workers`], over `tcp`, or over `tls` with [`TLS_PEM`].
+/// Like [`scheduler_with_workers`], over `tcp` or `ws`, or over `tls` or `wss` with [`TLS_PEM`].
 pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer {
     scheduler_in(&python(Environment::Current), protocol, worker_count)
 }
@@ -353,7 +353,7 @@ pub fn scheduler_in(interpreter: &Path, protocol: &str, worker_count: usize) -> 
         "--dashboard-address",
         "127.0.0.1:0",
     ];
-    if protocol == "tls" {
+    if ["tls", "wss"].contains(&protocol) {
         arguments.extend(TLS_ARGUMENTS);
     }
     let mut scheduler = Peer::spawn_dask(interpreter, "dask scheduler", &arguments, |log| {
@@ -425,8 +425,11 @@ fn worker_with(
         "--name",
         name,
     ];
-    if scheduler.starts_with("tls://") {
-        arguments.extend(["--protocol", "tls"]);
+    let (protocol, _) = scheduler.split_once("://").unwrap_or(("tcp", scheduler));
+    if protocol != "tcp" {
+        arguments.extend(["--protocol", protocol]);
+    }
+    if ["tls", "wss"].contains(&protocol) {
         arguments.extend(TLS_ARGUMENTS);
     }
     Peer::spawn_dask(interpreter, name, &arguments, ready)

@@ -16,6 +16,7 @@ mod opened;
 #[cfg(target_os = "linux")]
 mod python;
 mod spill;
+mod websocket;
 
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -39,6 +40,7 @@ use opened::{pickled, values};
 #[cfg(target_os = "linux")]
 use python::python_messages;
 use spill::spill_file;
+use websocket::websocket;
 
 daskwire_fuzz::targets! {
     certificate: CORE,
@@ -54,6 +56,7 @@ daskwire_fuzz::targets! {
     capture: CORE,
     // Both ends have buffers for the longest handshake.
     ends: None,
+    websocket: None,
     worker_machine: None,
     scheduler_machine: None,
     client_machine: None,

@@ -12,7 +12,7 @@
 //!
 //! # Features
 //!
-//! * `tcp`, `tls`, `quic`: the transports;
+//! * `tcp`, `tls`, `quic`, `ws`: the transports;
 //! * `runtime-smol`: smol as the executor of background tasks, without a tokio runtime;
 //! * `tracing`: events, in the spans `comm{peer}` and `task{key}`.
 #![cfg_attr(docsrs, feature(doc_cfg))]

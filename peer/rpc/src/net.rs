@@ -10,17 +10,22 @@ pub fn transports() -> Transports {
     let transports = Transports::new();
     #[cfg(feature = "tcp")]
     let transports = transports.with(daskwire_tcp::Tcp::default());
+    #[cfg(feature = "ws")]
+    let transports = transports.with(daskwire_ws::Ws::new(daskwire_tcp::Tcp::default()));
     #[cfg(all(feature = "tcp", unix))]
     let transports = transports.with(daskwire_tcp::Unix);
     transports
 }
 
 /// Like [`transports`], with those that encrypt, using these certificates and
-/// keys: TLS, and QUIC with the feature `quic`.
+/// keys: TLS, QUIC with the feature `quic`, and WebSocket over TLS with the feature `ws`.
 #[cfg(feature = "tls")]
 pub fn transports_with_tls(tls: &Tls) -> Transports {
     let options = daskwire_tcp::TcpOptions::default().with_tls(tls.clone());
-    let transports = transports().with(daskwire_tcp::Tcp::new(options));
+    let tcp = daskwire_tcp::Tcp::new(options);
+    let transports = transports().with(tcp.clone());
+    #[cfg(feature = "ws")]
+    let transports = transports.with(daskwire_ws::Ws::new(tcp));
     #[cfg(feature = "quic")]
     let transports = transports.with(daskwire_quic::Quic::new(daskwire_quic::QuicOptions {
         tls: tls.into(),

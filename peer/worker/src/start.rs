@@ -625,7 +625,8 @@ fn is_in_use(error: &CommError) -> bool {
 /// Dask do: otherwise they do not recognise the worker in requests that name its address.
 /// `own` is the address of the interface that reaches the scheduler.
 async fn resolve(address: Address, own: &str) -> Address {
-    let (Some((host, port)), "tcp" | "tls" | "quic") = (address.host_and_port(), address.scheme())
+    let (Some((host, port)), "tcp" | "tls" | "quic" | "ws" | "wss") =
+        (address.host_and_port(), address.scheme())
     else {
         return address;
     };

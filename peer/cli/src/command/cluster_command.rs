@@ -45,7 +45,7 @@ const HOLDER: &str = "daskwire-shell";
 /// The arguments for connecting to a scheduler.
 #[derive(Debug, Args)]
 pub(crate) struct SchedulerArguments {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://, ws://, wss:// or, for a relay,
     /// quic://HOST:PORT
     pub(crate) scheduler: String,
     /// Timeout of connections and short replies, such as 5s [default: 30s for a connection,

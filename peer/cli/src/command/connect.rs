@@ -45,9 +45,9 @@ pub(crate) fn address(input: &str) -> Result<Address> {
     let address: Address = input
         .parse()
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))?;
-    if !["tcp", "tls", "quic", "unix"].contains(&address.scheme()) {
+    if !["tcp", "tls", "quic", "ws", "wss", "unix"].contains(&address.scheme()) {
         return Err(Failure::usage(format_args!(
-            "{input}: expected the scheme tcp, tls, quic or unix"
+            "{input}: expected the scheme tcp, tls, quic, ws, wss or unix"
         )));
     }
     Ok(address)
@@ -105,9 +105,14 @@ pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
     }
     let mut endings = ["reset by peer", "closed the connection"].iter();
     let is_closed = endings.any(|ending| error.contains(ending));
-    if peer.scheme() == "tcp" && is_closed {
+    let with_tls = match peer.scheme() {
+        "tcp" => Some("tls"),
+        "ws" => Some("wss"),
+        _ => None,
+    };
+    if let (Some(with_tls), true) = (with_tls, is_closed) {
         error.push_str(&format!(
-            "; it may be a scheduler with TLS: try tls://{}",
+            "; it may be a scheduler with TLS: try {with_tls}://{}",
             peer.location()
         ));
     }

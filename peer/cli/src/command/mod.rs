@@ -138,7 +138,7 @@ struct Encode {
 
 #[derive(Debug, Args)]
 struct Identity {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://, ws://, wss:// or, for a relay,
     /// quic://HOST:PORT
     address: String,
     /// Timeout of the connection, the handshake and the reply, each [default: 30s for the
@@ -154,8 +154,8 @@ struct Identity {
 
 #[derive(Debug, Args)]
 struct Relay {
-    /// The address to listen on: tcp://, tls:// or quic://HOST:PORT, or
-    /// unix://PATH
+    /// The address to listen on: tcp://, tls://, quic://, ws:// or
+    /// wss://HOST:PORT, or unix://PATH
     #[arg(long, value_name = "ADDRESS")]
     listen: String,
     /// The address to connect to for each incoming connection

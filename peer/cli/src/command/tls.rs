@@ -8,6 +8,7 @@ use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
 use daskwire_quic::{Quic, QuicOptions};
 use daskwire_tcp::{Tcp, TcpOptions};
+use daskwire_ws::Ws;
 use serde_json::json;
 
 use crate::command::config::Config;
@@ -17,10 +18,10 @@ use crate::command::terminal;
 /// TLS options, named as in Dask's commands.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsArguments {
-    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
+    /// For tls://, wss:// and quic://: the trusted certificate authorities, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_ca_file: Option<PathBuf>,
-    /// For tls:// and quic://: the certificate to present, a PEM file
+    /// For tls://, wss:// and quic://: the certificate to present, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of the certificate, a PEM file [default: the file of the
@@ -41,7 +42,7 @@ pub(crate) struct TlsConfig {
 }
 
 fn needs_tls(address: &Address) -> bool {
-    ["tls", "quic"].contains(&address.scheme())
+    ["tls", "quic", "wss"].contains(&address.scheme())
 }
 
 impl TlsArguments {
@@ -178,7 +179,8 @@ pub(crate) fn transports(
             }));
             tcp = tcp.with_tls(tls);
         }
-        transports = transports.with(Tcp::new(tcp));
+        let tcp = Tcp::new(tcp);
+        transports = transports.with(tcp.clone()).with(Ws::new(tcp));
     }
     Ok(transports)
 }
@@ -192,11 +194,11 @@ pub(crate) fn transports(
 pub(crate) fn check_encryption<'a>(addresses: impl IntoIterator<Item = &'a Address>) -> Result {
     // The last two do not leave the machine.
     let is_allowed =
-        |address: &&Address| ["tls", "quic", "unix", "inproc"].contains(&address.scheme());
+        |address: &&Address| ["tls", "quic", "wss", "unix", "inproc"].contains(&address.scheme());
     match addresses.into_iter().find(|address| !is_allowed(address)) {
         Some(address) => Err(Failure::usage(format_args!(
             "{address} is not encrypted, and distributed.comm.require-encryption is set: use \
-             tls:// or quic://"
+             tls://, wss:// or quic://"
         ))),
         None => Ok(()),
     }

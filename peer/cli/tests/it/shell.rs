@@ -357,7 +357,7 @@ fn bad_usage_has_its_own_exit_code() {
         ("submit tls://127.0.0.1:1 f", "needs TLS"),
         (
             "submit inproc://x f",
-            "expected the scheme tcp, tls, quic or unix",
+            "expected the scheme tcp, tls, quic, ws, wss or unix",
         ),
         (
             "scatter tcp://127.0.0.1:1 Cargo.toml --key [[]]",

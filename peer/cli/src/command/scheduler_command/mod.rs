@@ -61,7 +61,7 @@ pub(crate) struct SchedulerCommand {
         help_heading = "Network"
     )]
     interface: Vec<String>,
-    /// The scheme to listen with, such as tcp, tls or quic; several, separated by commas
+    /// The scheme to listen with, such as tcp, tls, quic or ws; several, separated by commas
     /// [default: tcp, or tls with --tls-cert]
     #[arg(
         long,

@@ -160,7 +160,7 @@ impl Settings {
     pub(super) fn warn(&self) {
         let is_exposed = |address: &&Address| {
             let ip: Option<IpAddr> = address.host().parse().ok();
-            address.scheme() == "tcp"
+            ["tcp", "ws"].contains(&address.scheme())
                 && !ip.map_or(address.host() == "localhost", |ip| ip.is_loopback())
         };
         if let Some(address) = self.listen.iter().find(is_exposed) {
@@ -285,9 +285,9 @@ fn permit(config: &Config, listen: &[Address]) -> Result<Option<Permit>> {
         return Ok(None);
     }
     let mut listen = listen.iter();
-    if let Some(open) = listen.find(|address| !["tls", "quic"].contains(&address.scheme())) {
+    if let Some(open) = listen.find(|address| !["tls", "quic", "wss"].contains(&address.scheme())) {
         return Err(Failure::usage(format_args!(
-            "{} and {} need tls:// or quic:// addresses: peers have no certificates at {open}",
+            "{} and {} need tls://, wss:// or quic:// addresses: peers have no certificates at {open}",
             CERTIFICATE_NAMES[0], CERTIFICATE_NAMES[1]
         )));
     }
@@ -460,7 +460,7 @@ fn address_of(host: &str, protocol: Option<&str>, scheme: &str, port: u16) -> Re
     }
     let scheme = protocol.or(own).unwrap_or(scheme);
     let address = format!("{scheme}://{host}");
-    if ["tcp", "tls", "quic"].contains(&scheme) {
+    if ["tcp", "tls", "quic", "ws", "wss"].contains(&scheme) {
         let invalid = |error| Failure::usage(format_args!("--host {host}: {error}"));
         Address::parse_with_port(&address, port).map_err(invalid)
     } else {

@@ -63,7 +63,7 @@ const SLOW_READ: Duration = Duration::from_secs(1);
 // Named and grouped as in `dask worker --help`, where they mean the same.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArguments {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://, ws://, wss:// or, for a relay,
     /// quic://HOST:PORT [default: scheduler-address of Dask's configuration, such as
     /// the variable DASK_SCHEDULER_ADDRESS]
     scheduler: Option<String>,

@@ -261,10 +261,10 @@ impl Settings {
     pub(super) fn complete(&mut self, scheduler: &Address) -> Result {
         let adopt = |address: &mut Address, scheme: &str| {
             // Other addresses, such as those of unix://, have no host and port.
-            if ["tcp", "tls", "quic"].contains(&scheme)
-                && let Ok(adopted) = Address::with_location(scheme, address.location())
+            if ["tcp", "tls", "quic", "ws", "wss"].contains(&scheme)
+                && let Some(ends) = address.host_and_port()
             {
-                *address = adopted;
+                *address = Address::of_host(scheme, ends);
             }
         };
         let mut scheme = scheduler.scheme();

@@ -27,8 +27,10 @@ impl Relay {
     pub(crate) fn start(listen: &str, connect: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
         command.args(["relay", "--listen", listen, "--connect", connect]);
-        let is_encrypted =
-            |address: &str| address.starts_with("tls:") || address.starts_with("quic:");
+        let is_encrypted = |address: &str| {
+            let mut schemes = ["tls:", "quic:", "wss:"].into_iter();
+            schemes.any(|scheme| address.starts_with(scheme))
+        };
         if is_encrypted(listen) || is_encrypted(connect) {
             command.arg("--tls-ca-file").arg(certificate());
             command.arg("--tls-cert").arg(certificate());
