@@ -1,7 +1,6 @@
 """A Dask client of this release that computes collections with a scheduler other than Dask's.
 
-Its arguments are the address of the scheduler, and names of checks. Prints `ready done` if all
-of them pass, and ends with an exception otherwise.
+See `checks.py`.
 """
 
 import operator
@@ -13,6 +12,7 @@ import warnings
 
 warnings.simplefilter("ignore")
 
+import checks
 import dask
 import dask.array as da
 import dask.bag as db
@@ -313,18 +313,5 @@ CHECKS = [
 ]
 
 
-def main():
-    address, *names = sys.argv[1:]
-    checks = {check.__name__: check for check in CHECKS}
-    with Client(address) as client:
-        client.wait_for_workers(1)
-        for name in names:
-            started = time.monotonic()
-            checks[name](client)
-            print(name, round(time.monotonic() - started, 2), file=sys.stderr)
-    print("ready done", flush=True)
-    sys.stdin.read()
-
-
 if __name__ == "__main__":
-    main()
+    checks.run(CHECKS)

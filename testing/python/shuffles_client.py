@@ -1,18 +1,16 @@
 """A Dask client of this release that computes P2P shuffles with a scheduler other than Dask's.
 
-Its arguments are the address of the scheduler, and names of checks. `lost_transfers` and
-`lost_outputs` have the id of a worker's process after a colon, which they kill. Prints `ready
-done` if all of them pass, and ends with an exception otherwise.
+See `checks.py`. The argument of `lost_transfers` and `lost_outputs` is the id of a worker's process, which they kill.
 """
 
 import os
 import signal
-import sys
 import time
 import warnings
 
 warnings.simplefilter("ignore")
 
+import checks
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -163,19 +161,6 @@ CHECKS = [
 ]
 
 
-def main():
-    address, *names = sys.argv[1:]
-    checks = {check.__name__: check for check in CHECKS}
-    dask.config.set({"dataframe.convert-string": False})
-    with Client(address) as client:
-        for name in names:
-            name, *arguments = name.split(":")
-            started = time.monotonic()
-            checks[name](client, *arguments)
-            print(name, round(time.monotonic() - started, 2), file=sys.stderr, flush=True)
-    print("ready done", flush=True)
-    sys.stdin.read()
-
-
 if __name__ == "__main__":
-    main()
+    dask.config.set({"dataframe.convert-string": False})
+    checks.run(CHECKS, worker_count=0)
