@@ -20,6 +20,13 @@ const MAX_HEAD_LEN: usize = 8 << 10;
 /// Timeout for the head of a request, which a client sends at once.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Maximum length of what is read and ignored after the response to a request that may have a body,
+/// in bytes.
+const MAX_BODY_LEN: u64 = 1 << 20;
+
+/// Timeout for the end of such a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Timeout for a request and its response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -221,7 +228,15 @@ async fn answer(mut stream: TcpStream, pages: &Arc<Pages>) -> io::Result<()> {
         response.push_str(&body);
     }
     stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await
+    stream.shutdown().await?;
+    if !matches!(method, Some("GET" | "HEAD")) {
+        // Closing a connection with unread bytes resets it, and its client may then not see the
+        // response.
+        let (mut body, mut nowhere) = (stream.take(MAX_BODY_LEN), tokio::io::sink());
+        let ignoring = tokio::io::copy(&mut body, &mut nowhere);
+        let _ = tokio::time::timeout(BODY_TIMEOUT, ignoring).await;
+    }
+    Ok(())
 }
 
 /// Reads the head of a request. Returns `None` if it ends early or is too long.

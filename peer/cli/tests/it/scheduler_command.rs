@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::support::command;
-use crate::support::http::get;
+use crate::support::http::{get, post_late};
 use crate::support::scratch::Scratch;
 use daskwire_testing::{Environment, Peer, address_after, python, warnings_except};
 
@@ -51,6 +51,14 @@ const NOT_METRICS: [&str; 10] = [
     "tasks_transfer",
     "tick_",
 ];
+
+#[test]
+fn a_body_may_come_after_the_response() {
+    let scheduler = scheduler(&["--dashboard-address", "127.0.0.1:0"], &[]);
+    let port = http_port(&scheduler.log());
+    let status = post_late(&port, 512 << 10);
+    assert_eq!(status, "HTTP/1.1 405 Method Not Allowed");
+}
 
 #[test]
 fn workers_with_nannies_and_a_client_in_python_are_served() {
