@@ -1,7 +1,6 @@
 """A Dask client of this release that runs functions and plugins in a scheduler other than Dask's.
 
-Its arguments are the address of the scheduler, and names of checks. Prints `ready done` if all
-of them pass, and ends with an exception otherwise.
+See `checks.py`.
 """
 
 import asyncio
@@ -19,8 +18,10 @@ import warnings
 
 warnings.simplefilter("ignore")
 
+import checks
 import dask.array as da
 from distributed import Client, Event, Worker, get_task_stream, performance_report, progress, wait
+from distributed.cluster_dump import DumpArtefact
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol.pickle import loads
@@ -604,6 +605,26 @@ def noted_in_the_report(data):
     return len(data)
 
 
+def dumps(client):
+    """The state of the cluster at a URL, which the scheduler writes."""
+    future = client.submit(operator.add, 1, 2, key="dumped")
+    wait(future)
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"file://{folder}/state"
+        client.dump_cluster_state(url)
+        dump = DumpArtefact.from_url(url + ".msgpack.gz").dump
+        task = dump["scheduler"]["tasks"]["dumped"]
+        assert task["state"] == "memory" and "run_spec" not in task, task
+        assert set(dump["workers"]) == set(client.nthreads())
+        assert set(dump["versions"]) == {"scheduler", "workers"}
+        client.dump_cluster_state(url, format="yaml")
+        dump = DumpArtefact.from_url(url + ".yaml").dump
+        assert dump["scheduler"]["tasks"]["dumped"]["state"] == "memory"
+        raises(ValueError, "Unsupported format 'x'", client.dump_cluster_state, url, format="x")
+        raises(ValueError, "Protocol not known", client.dump_cluster_state, "unknown://x")
+    assert client.submit(operator.add, future, 1).result() == 4
+
+
 def closes(client):
     """Plugins are told that the scheduler closes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -681,6 +702,7 @@ def refused(client):
             (client.run_on_scheduler, [code]),
             (client.run_on_scheduler, [operator.add, code, code]),
             (client.register_plugin, [Carries(code)]),
+            (client.dump_cluster_state, [f"file://{path}"]),
         ]
         for function, arguments in calls:
             raises(NotImplementedError, "runs no Python", function, *arguments)
@@ -728,23 +750,10 @@ if os.getpid() != {os.getpid()}:
 
 CHECKS = [
     functions, state, acts, ends, plugins, members, failing, hanging, many, kept, preloads, details,
-    reports, closes, progresses, uploads,
+    reports, dumps, closes, progresses, uploads,
     refused,
 ]
 
 
-def main():
-    address, *names = sys.argv[1:]
-    checks = {check.__name__: check for check in CHECKS}
-    with Client(address) as client:
-        client.wait_for_workers(1)
-        for name in names:
-            started = time.monotonic()
-            checks[name](client)
-            print(name, round(time.monotonic() - started, 2), file=sys.stderr)
-    print("ready done", flush=True)
-    sys.stdin.read()
-
-
 if __name__ == "__main__":
-    main()
+    checks.run(CHECKS)

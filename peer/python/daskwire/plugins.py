@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
@@ -792,6 +793,12 @@ class Scheduler:
         self._link.send({"op": "uploaded"})
         return {"status": "OK", "nbytes": len(data)}
 
+    async def dump_cluster_state_to_url(self, url, exclude, format, **storage_options):
+        from distributed import cluster_dump
+
+        get_state = functools.partial(self.get_cluster_state, exclude)
+        await cluster_dump.write_state(get_state, url, format, **storage_options)
+
     def add_plugin(self, plugin, *, idempotent=False, name=None, **_):
         if name is None:
             name = _get_plugin_name(plugin)
@@ -955,6 +962,7 @@ class Plugins:
         for name in "reply", "serializers", "deserializers":
             request.pop(name, None)
         serve = {
+            "dump_cluster_state_to_url": self.dump,
             "feed": self.feed,
             "performance_report": self.performance_report,
             "run_function": self.run_function,
@@ -1045,6 +1053,11 @@ class Plugins:
 
         page = await DaskScheduler.performance_report(self.scheduler, **arguments)
         self.reply(number, page)
+
+    async def dump(self, number, **arguments):
+        """Has fsspec write the state of the cluster."""
+        await self.scheduler.dump_cluster_state_to_url(**arguments)
+        self.reply(number, None)
 
     def finish(self, number, result):
         self.reply(number, {"status": "OK", "result": to_serialize(result)})

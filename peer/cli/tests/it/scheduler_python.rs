@@ -156,7 +156,7 @@ fn plugins_that_functions_add_are_added_again_after_their_process_has_ended() {
 fn plugins_of_dask_and_its_reports_get_what_they_need() {
     let scheduler = scheduler(true, &[]);
     let _worker = worker(scheduler.address(), "one");
-    check_functions(&scheduler, &["details", "reports"]);
+    check_functions(&scheduler, &["details", "reports", "dumps"]);
     assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
 }
 

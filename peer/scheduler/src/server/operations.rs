@@ -34,8 +34,8 @@ const REFUSED: [(&str, &str); 11] = [
     ),
     (
         "dump_cluster_state_to_url",
-        "fsspec would write the file; Client.dump_cluster_state(write_from_scheduler=False) writes \
-         it from the client",
+        "fsspec would write the file; `daskwire scheduler --python` runs it in another process, and \
+         Client.dump_cluster_state(write_from_scheduler=False) writes it from the client",
     ),
     ("memory_trace", "it is about memory of Python"),
     ("connection_stream", "it is for extensions of Python"),

@@ -29,6 +29,14 @@ use crate::state::{Place, SchedulerInput, Selection, State, UnknownOps, is_about
 const MAX_QUERIED: usize = 512;
 use crate::{LeaveReason, Notice, Permissions};
 
+/// Requests that a process of Python answers.
+#[cfg(target_os = "linux")]
+const RUN_BY_PYTHON: [&str; 3] = [
+    "run_function",
+    "performance_report",
+    "dump_cluster_state_to_url",
+];
+
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
         // An error is reported as an event of the comm already.
@@ -381,8 +389,7 @@ impl Shared {
             }
             #[cfg(target_os = "linux")]
             Request::Unknown(request)
-                if self.python.is_some()
-                    && ["run_function", "performance_report"].contains(&request.op.as_str()) =>
+                if self.python.is_some() && RUN_BY_PYTHON.contains(&request.op.as_str()) =>
             {
                 self.call_python(request).await
             }

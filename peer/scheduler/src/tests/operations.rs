@@ -39,7 +39,8 @@ async fn class_of_refusal(scheduler: &Scheduler, op: &str) -> Option<String> {
 }
 
 /// Requests that the scheduler of these tests refuses, since it has no Python.
-const NEED_PYTHON: [&str; 4] = [
+const NEED_PYTHON: [&str; 5] = [
+    "dump_cluster_state_to_url",
     "run_function",
     "feed",
     "performance_report",
