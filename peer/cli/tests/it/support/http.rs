@@ -21,9 +21,8 @@ pub(crate) fn get(port: &str, path: &str) -> (String, String) {
 /// line of the response.
 pub(crate) fn post_late(port: &str, body_len: usize) -> String {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    let head = format!(
-        "POST /health HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {body_len}\r\n\r\n"
-    );
+    let head =
+        format!("POST /health HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {body_len}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("it reads");
     stream.peek(&mut [0]).expect("a response");
     for part in vec![0; body_len].chunks(64 << 10) {
