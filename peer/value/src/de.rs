@@ -1,6 +1,7 @@
 //! Conversion of values into any type that implements `serde::Deserialize`.
 
 use core::fmt;
+use core::time::Duration;
 
 use serde::de::value::StringDeserializer;
 use serde::de::{
@@ -10,7 +11,7 @@ use serde::de::{
 use serde::{Deserializer, forward_to_deserialize_any};
 
 use super::object::Origin;
-use super::{Items, MAX_DEPTH, Value, ValueError};
+use super::{Items, MAX_DEPTH, Value, ValueError, as_value};
 
 /// The error of converting between values and types with `serde`: what was found
 /// and expected, and where.
@@ -80,7 +81,9 @@ impl Value {
     /// field for are skipped, whatever they hold: also objects without a counterpart in
     /// Rust, unless serde has to keep them, as for `#[serde(flatten)]`. Enums are represented as in
     /// `serde_json`. Arrays of numpy are sequences of their rows. Dates, times, decimal
-    /// numbers, UUIDs and paths are strings, time differences are seconds.
+    /// numbers, UUIDs and paths are strings, time differences are seconds or a
+    /// [`Duration`]. A part that is deserialized as a [`Value`] or an [`Array`](super::Array)
+    /// is as it was sent; [`as_value`] reads other types as `TryFrom` does.
     ///
     /// ```
     /// use daskwire_value::Value;
@@ -291,9 +294,19 @@ impl<'de> Deserializer<'de> for De {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, SerdeError> {
+        if name == as_value::NAME {
+            // What Rust cannot read stays as it is.
+            let value = self.value.clone();
+            let this = match value.clone().opened() {
+                Err(ValueError::Unknown { .. }) => Ok(value),
+                opened => opened,
+            };
+            let value = this.map_err(de::Error::custom)?;
+            return as_value::hand_over(value, || visitor.visit_newtype_struct(self));
+        }
         visitor.visit_newtype_struct(self)
     }
 
@@ -332,11 +345,21 @@ impl<'de> Deserializer<'de> for De {
     /// A named tuple has its items by name, if the names are known.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
-        _: &'static [&'static str],
+        name: &'static str,
+        fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, SerdeError> {
         let this = self.opened()?;
+        if name == "Duration"
+            && fields == ["secs", "nanos"]
+            && let Ok(duration) = Duration::try_from(this.value.clone())
+        {
+            let entries = [
+                (Value::from("secs"), Value::from(duration.as_secs())),
+                (Value::from("nanos"), Value::from(duration.subsec_nanos())),
+            ];
+            return visitor.visit_map(Map::new(entries.into(), this.part_depth()?));
+        }
         if let Value::Object(object) = &this.value
             && !object.fields().is_empty()
         {

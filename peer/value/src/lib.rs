@@ -33,6 +33,8 @@
 mod array;
 #[cfg(feature = "arrow")]
 mod arrow;
+#[cfg(feature = "serde")]
+pub mod as_value;
 #[doc(hidden)]
 pub mod brief;
 mod budget;

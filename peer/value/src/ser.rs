@@ -1,11 +1,13 @@
 //! Conversion of any type that implements `serde::Serialize` into values.
 
+use core::time::Duration;
+
 use serde::ser::{
     self, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use super::{SerdeError, Value};
+use super::{SerdeError, Value, as_value};
 
 impl Value {
     /// Converts from any type that implements `serde::Serialize`.
@@ -13,7 +15,9 @@ impl Value {
     /// Structs and maps become dictionaries, sequences become lists, tuples and tuple
     /// structs become tuples, and byte strings become `bytes`. Enums are represented as
     /// in `serde_json`: a variant without content becomes a string, and other variants
-    /// become dictionaries with one entry.
+    /// become dictionaries with one entry. A [`Duration`](core::time::Duration) becomes a
+    /// `datetime.timedelta`, and parts that are a [`Value`] or an [`Array`](super::Array)
+    /// stay what they are. Fields of other types keep theirs with [`as_value`].
     ///
     /// ```
     /// use daskwire_value::Value;
@@ -60,6 +64,8 @@ struct Entries {
     entries: Vec<(Value, Value)>,
     key: Option<Value>,
     variant: Option<&'static str>,
+    /// Whether the struct has the name that serde gives the duration of std.
+    may_be_duration: bool,
 }
 
 /// The content of a variant with its name.
@@ -102,6 +108,7 @@ impl Entries {
             entries: Vec::new(),
             key: None,
             variant,
+            may_be_duration: false,
         }
     }
 
@@ -116,6 +123,17 @@ impl Entries {
     }
 
     fn finish(self) -> Value {
+        if self.may_be_duration
+            && let [
+                (Value::Str(secs), Value::Int(count)),
+                (Value::Str(nanos), Value::Int(rest)),
+            ] = &self.entries[..]
+            && (&**secs, &**nanos) == ("secs", "nanos")
+            && let (Ok(count), Ok(rest @ 0..1_000_000_000)) =
+                (u64::try_from(*count), u32::try_from(*rest))
+        {
+            return Value::from(Duration::new(count, rest));
+        }
         tagged(self.variant, Value::Dict(self.entries.into()))
     }
 }
@@ -188,10 +206,13 @@ impl Serializer for Ser {
 
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
-        _: &'static str,
+        name: &'static str,
         value: &T,
     ) -> Result<Value, SerdeError> {
-        value.serialize(self)
+        match name {
+            as_value::NAME => as_value::take_from(|| value.serialize(self)),
+            _ => value.serialize(self),
+        }
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -230,8 +251,10 @@ impl Serializer for Ser {
         Ok(Entries::new(None))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Entries, SerdeError> {
-        Ok(Entries::new(None))
+    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Entries, SerdeError> {
+        let mut entries = Entries::new(None);
+        entries.may_be_duration = name == "Duration";
+        Ok(entries)
     }
 
     fn serialize_struct_variant(

@@ -727,7 +727,7 @@ fn debug_output_is_bounded() {
 
 #[cfg(feature = "serde")]
 mod with_serde {
-    use serde::Deserialize;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
 
@@ -825,6 +825,74 @@ mod with_serde {
         let deep = Serialized::of_written_pickle(deep.into());
         let read = Value::Serialized(deep).deserialize();
         assert_eq!(read, Ok(Fit { slope: 2.0 }));
+    }
+
+    #[test]
+    fn values_and_arrays_are_what_they_were_in_structs() {
+        #[derive(Debug, PartialEq, Deserialize, Serialize)]
+        struct Mixed {
+            any: Value,
+            all: Vec<Option<Value>>,
+            array: Array,
+            took: core::time::Duration,
+            #[serde(with = "crate::as_value")]
+            parts: (Option<Array>, core::time::Duration),
+            map: HashMap<String, Value>,
+        }
+        let array = Array::from_slice(&[2], &[1.5_f32, 2.5]).expect("an array");
+        let took = core::time::Duration::from_micros(1_500_001);
+        let price = Value::from(Object::new("decimal", "Decimal", ["9.50"]));
+        let unread =
+            Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04\x8c\x01m\x8c\x01f\x93."));
+        let large = Value::LargeInt([vec![0; 25], vec![1]].concat().into());
+        let set = Value::Set([Value::from(1)].into());
+        let mixed = Mixed {
+            any: price.clone(),
+            all: vec![
+                None,
+                Some(set),
+                Some(large),
+                Some(Value::Serialized(unread)),
+            ],
+            array: array.clone(),
+            took,
+            parts: (Some(array.clone()), took),
+            map: [("d".to_owned(), price.clone())].into(),
+        };
+        let value = Value::from_serialize(&mixed).expect("it is serialized");
+        assert_eq!(value.get("any"), Some(&price));
+        assert_eq!(value.get("array"), Some(&Value::from(array)));
+        assert_eq!(value.get("took"), Some(&Value::from(took)));
+        let again: Mixed = value.deserialize().expect("it is deserialized");
+        assert_eq!(again, mixed);
+        // A value that hides in an untagged enum, which serde keeps as its own data.
+        #[derive(Debug, PartialEq, Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Value(Value),
+        }
+        let nested = Value::list([Value::from(1), Value::from("x")]);
+        let read: Either = nested.deserialize().expect("it is deserialized");
+        assert_eq!(read, Either::Value(nested));
+        // A number is no array, and a negative difference is no duration.
+        let error = Value::from(1).deserialize::<Array>().expect_err("a number");
+        assert_eq!(error.to_string(), "expected Array, found int");
+        let negative = Object::new("datetime", "timedelta", [-1, 0, 0]);
+        let negative = Value::from(negative).deserialize::<core::time::Duration>();
+        assert!(negative.is_err());
+    }
+
+    #[test]
+    fn a_struct_called_duration_stays_a_struct() {
+        #[derive(Debug, PartialEq, Deserialize, Serialize)]
+        struct Duration {
+            secs: i64,
+            nanos: i64,
+        }
+        let duration = Duration { secs: -1, nanos: 5 };
+        let value = Value::from_serialize(&duration).expect("it is serialized");
+        assert!(matches!(value, Value::Dict(_)), "{value}");
+        assert_eq!(value.deserialize(), Ok(duration));
     }
 
     #[test]
