@@ -135,15 +135,19 @@ const KINDS: &[(&str, &[&str], Kind)] = &[
 ];
 
 pub(super) fn kind(class: &tree::Global<'_>) -> Kind {
-    let (Some(module), Some(name)) = (class.module.to_str(), class.name.to_str()) else {
-        return Kind::Other;
-    };
-    let module = match &*module {
+    match (class.module.to_str(), class.name.to_str()) {
+        (Some(module), Some(name)) => kind_of(&module, &name),
+        _ => Kind::Other,
+    }
+}
+
+pub(super) fn kind_of(module: &str, name: &str) -> Kind {
+    let module = match module {
         "exceptions" => "builtins",
         module => module,
     };
     let mut kinds = KINDS.iter();
-    let found = kinds.find(|(of, names, _)| *of == module && names.contains(&&*name));
+    let found = kinds.find(|(of, names, _)| *of == module && names.contains(&name));
     found.map_or(Kind::Other, |(_, _, kind)| *kind)
 }
 

@@ -13,7 +13,7 @@ use daskwire_numpy::known::{self, Known, KnownValue, convert};
 use daskwire_pickle::tree::{self, Node, Registry, Tree, Value as Content};
 
 use crate::value::{self, TreeReader};
-use class::{Class, Kind, is_builtin_type, kind};
+use class::{Class, Kind, is_builtin_type, kind, kind_of};
 use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
 
 pub use remote::RemoteError;
@@ -182,6 +182,15 @@ impl<'b> ExceptionReader<'b> {
             {
                 let wrapped = arguments.items().next().unwrap_or(callable);
                 self.class(wrapped, depth - 1)
+            }
+            (None, Some((callable, arguments))) if imported(callable, arguments).is_some() => {
+                let (module, name) = imported(callable, arguments).unwrap_or_default();
+                let part = |part: &str| self.written(|to| to.write_str(part));
+                Class {
+                    kind: kind_of(module, name),
+                    module: part(module),
+                    name: part(name),
+                }
             }
             _ => Class {
                 module: String::new(),
@@ -555,7 +564,9 @@ impl<'t, 'p> Raised<'t, 'p> {
                 attributes: None,
                 dictionary: state,
                 notes: of_state(state),
-                cause: None,
+                cause: state
+                    .and_then(|state| state.get("__cause__"))
+                    .filter(|cause| !cause.is_none()),
                 traceback: None,
             });
         }
@@ -614,6 +625,24 @@ impl<'t, 'p> Raised<'t, 'p> {
     fn attribute(&self, name: &str) -> Option<Node<'t, 'p>> {
         self.attributes?.get(name).filter(|node| !node.is_none())
     }
+}
+
+/// The module and the name of a class that is imported if it exists, as
+/// [`RemoteError::to_exception`] writes it: `next(filter(None, [locate(PATH), ...]))`.
+fn imported<'p>(callable: Node<'_, 'p>, arguments: Node<'_, 'p>) -> Option<(&'p str, &'p str)> {
+    let filter = arguments
+        .items()
+        .next()
+        .filter(|_| is_named(callable, "next"))?;
+    let (callable, arguments) = filter.as_call()?;
+    let [_, classes] = arguments
+        .exactly()
+        .filter(|_| is_named(callable, "filter"))?;
+    let (callable, arguments) = classes.items().next()?.as_call()?;
+    let [path] = arguments
+        .exactly()
+        .filter(|_| is_named(callable, "locate"))?;
+    path.as_str()?.rsplit_once('.')
 }
 
 /// The state that is set after the creation of an object.
