@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Array, Items, Serialized, Value, ValueError};
+use super::{Array, Items, Serialized, Value};
 
 /// The error that a value, or a part of it, is not of the requested type.
 ///
@@ -38,9 +38,9 @@ impl WrongType {
             wanted: wanted.into(),
             found: match value {
                 Value::Object(object) => object.class().into(),
-                Value::Serialized(serialized) => match serialized.open() {
-                    Err(ValueError::Unknown { what }) => what.into(),
-                    _ => value.type_name().to_owned().into(),
+                Value::Serialized(serialized) => match serialized.described() {
+                    Some(what) => what.into(),
+                    None => value.type_name().to_owned().into(),
                 },
                 value => value.type_name().to_owned().into(),
             },

@@ -304,6 +304,13 @@ impl Frame<'_> {
                 }
             }
         }
+        let (mut rows, row_count) = self.index(index)?;
+        // As in pyarrow, a level with the name of a column has none.
+        for (place, (name, _)) in rows.iter_mut().enumerate() {
+            if names.contains(name) {
+                *name = format!("__index_level_{place}__");
+            }
+        }
         let mut columns = Vec::with_capacity(names.len());
         for (name, column) in names.into_iter().zip(found) {
             match column {
@@ -314,7 +321,6 @@ impl Frame<'_> {
                 }
             }
         }
-        let (rows, row_count) = self.index(index)?;
         columns.extend(rows);
         if columns.iter().any(|(_, column)| column.len() != row_count) {
             return unsupported("a data frame whose columns are not as long as its index");

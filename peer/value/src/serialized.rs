@@ -438,6 +438,13 @@ impl Serialized {
         })?
     }
 
+    /// The first name in the pickle: the class of an object that only Python reads.
+    pub(super) fn described(&self) -> Option<String> {
+        let (pickle, buffers) = self.pickle().ok()?;
+        let tree = Tree::with_buffers(&pickle, &buffers).ok()?;
+        Some(pickled::describe(tree.root()))
+    }
+
     /// The pickle and its buffers, if the payload is a pickle.
     ///
     /// # Errors

@@ -315,7 +315,7 @@ result = [
     {'f': len, 't': int},
     (frame, 5),
     {'a': frame['a'], 'b': [frame.index, frame.T]},
-    (pa.table({'a': [1]}), 5),
+    (5, pa.table({'a': [1]})),
 ]
 ";
 
