@@ -18,12 +18,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from daskwire._options import options
 
 # The classes whose place the command takes, by their names in any module of Dask.
 _ROLES = {"Scheduler": "scheduler", "Nanny": "worker", "Worker": "worker"}
+# How often processes are looked at, in seconds.
+_INTERVAL = 0.1
+# The times in seconds after which a process is asked again to end, and killed. At the second
+# signal, a worker does not wait for its tasks.
+_PATIENCE = (2.0, 5.0)
 
 
 def command(scheduler: str | None, spec: dict[str, Any]) -> list[str]:
@@ -58,15 +64,51 @@ def main() -> None:
         sys.exit(str(error))
     if len(commands) == 1:
         os.execv(sys.executable, commands[0])
-    processes = [subprocess.Popen(each) for each in commands]
+    sys.exit(run(commands))
 
-    def stop(signum: int, _: Any) -> None:
+
+def run(commands: list[list[str]]) -> int:
+    """Runs commands until all have ended or one has failed, and returns the status to exit with.
+
+    If one fails, the others are ended: SSHCluster reads their common standard error until each has
+    started or the last has ended. In Dask, they are one process, which ends if one does not start.
+    """
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signals.append(number))
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for each in commands:
+            processes.append(subprocess.Popen(each))
+        while True:
+            while signals:
+                number = signals.pop(0)
+                for process in processes:
+                    process.send_signal(number)
+            statuses = [process.poll() for process in processes]
+            if any(statuses):
+                # The status of a process that a signal has ended is negative.
+                return max(1, *(status or 0 for status in statuses))
+            if None not in statuses:
+                return 0
+            time.sleep(_INTERVAL)
+    finally:
+        _end(processes)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ends those processes that still run."""
+    for patience in _PATIENCE:
         for process in processes:
-            process.send_signal(signum)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    sys.exit(max(process.wait() for process in processes))
+            process.terminate()
+        deadline = time.monotonic() + patience
+        while any(process.poll() is None for process in processes):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_INTERVAL)
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

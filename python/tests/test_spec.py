@@ -1,5 +1,9 @@
 """Tests of the module that starts what Dask's SSHCluster asks for."""
 
+import json
+import signal
+import socket
+import subprocess
 import sys
 
 import pytest
@@ -33,3 +37,47 @@ def test_schedulers_and_workers_are_commands():
 def test_what_is_not_supported_is_named(spec, scheduler, text):
     with pytest.raises(TypeError, match=text):
         command(scheduler, spec)
+
+
+@pytest.fixture
+def silent():
+    """A listener where a scheduler could be, which never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        yield server
+
+
+def start(scheduler, *options):
+    """Starts workers as SSHCluster does for several on a host."""
+    address = "tcp://{}:{}".format(*scheduler.getsockname())
+    workers = enumerate({"cls": "distributed.Worker", "opts": each} for each in options)
+    return subprocess.Popen(
+        [sys.executable, "-m", "daskwire.spec", "-m", "distributed.cli.dask_spec", address]
+        + ["--spec", json.dumps(dict(workers))],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_workers_end_when_one_of_them_fails(silent, wrong):
+    options = [{"host": "127.0.0.1"}, {"host": "127.0.0.1"}]
+    options[wrong]["lifetime"] = "soon"
+    process = start(silent, *options)
+    try:
+        # The other would try to connect for much longer.
+        error = process.communicate(timeout=30)[1]
+    finally:
+        process.terminate()
+    assert process.returncode == 2 and "'soon'" in error, error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_workers_end_by_a_signal(silent, number):
+    process = start(silent, {}, {})
+    comms = [silent.accept() for _ in range(2)]
+    process.send_signal(number)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, error
+    for comm, _ in comms:
+        comm.close()
