@@ -39,7 +39,8 @@ def command(scheduler: str | None, spec: dict[str, Any]) -> list[str]:
     run = [sys.executable, "-m", "daskwire"]
     arguments = {"python": sys.executable, **spec.get("opts", {})}
     if role == "scheduler":
-        return [*run, role, *options(role, arguments)]
+        # The default of Dask's class is a free port, other than that of its command.
+        return [*run, role, *options(role, {"port": 0, **arguments})]
     if role is None:
         raise TypeError(f"{spec['cls']}: expected Dask's Scheduler, Nanny or Worker")
     if scheduler is None:

@@ -15,7 +15,7 @@ PYTHON = f"--python={sys.executable}"
 
 def test_schedulers_and_workers_are_commands():
     spec = {"cls": "distributed.Scheduler", "opts": {"port": 0, "memory_limit": "4GiB"}}
-    assert command(None, spec) == [*RUN, "scheduler", PYTHON, "--port=0", "--memory-limit=4GiB"]
+    assert command(None, spec) == [*RUN, "scheduler", "--port=0", PYTHON, "--memory-limit=4GiB"]
     spec = {"cls": "dask.distributed.Nanny", "opts": {"nthreads": 2, "name": None}}
     worker = [*RUN, "worker", "tcp://a:1"]
     expected = [*worker, "--python-processes=1", PYTHON, "--nthreads=2"]
@@ -23,6 +23,18 @@ def test_schedulers_and_workers_are_commands():
     spec = {"cls": "distributed.worker.Worker", "opts": {"python": "/usr/bin/python3"}}
     expected = [*worker, "--no-nanny", "--python-processes=1", "--python=/usr/bin/python3"]
     assert command("tcp://a:1", spec) == expected
+
+
+def test_schedulers_take_a_free_port_by_default():
+    scheduler = [*RUN, "scheduler"]
+    for spec in {"cls": "distributed.Scheduler", "opts": {}}, {"cls": "distributed.Scheduler"}:
+        assert command(None, spec) == [*scheduler, "--port=0", PYTHON]
+    for port in 0, 8786:
+        spec = {"cls": "distributed.Scheduler", "opts": {"port": port}}
+        assert command(None, spec) == [*scheduler, f"--port={port}", PYTHON]
+    # As for Dask's class, no port is the usual one, which is the default of the command.
+    spec = {"cls": "distributed.Scheduler", "opts": {"port": None}}
+    assert command(None, spec) == [*scheduler, PYTHON]
 
 
 @pytest.mark.parametrize(
