@@ -525,7 +525,7 @@ class LocalCluster(SpecCluster):
                 "lifetime": lifetime,
                 "lifetime_stagger": lifetime_stagger,
                 "lifetime_restart": lifetime_restart,
-                "resources": resources or None,
+                "resources": resources,
                 "preload": preload,
             },
         )

@@ -45,11 +45,15 @@ _VALUES = {"scheduler": _SCHEDULER, "worker": _WORKER}
 def options(role: str, arguments: Mapping[str, Any]) -> list[str]:
     """Returns the options of ``daskwire scheduler`` or ``daskwire worker`` for keyword arguments.
 
-    Those that are ``None`` are left out. A ``TypeError`` names one that has no option.
+    Those that are ``None`` are left out, except the memory limit of a worker, which has none then.
+    A ``TypeError`` names one that has no option.
     """
     found: list[str] = []
     last: list[str] = []
     for name, value in arguments.items():
+        if name == "memory_limit" and role == "worker" and value is None:
+            # The default of Dask's classes, and of the command, is a part of the memory.
+            value = 0
         if value is None:
             continue
         if name in _VALUES[role]:
@@ -64,6 +68,7 @@ def options(role: str, arguments: Mapping[str, Any]) -> list[str]:
         elif name == "lifetime_restart" and role == "worker":
             found += ["--lifetime-restart"] if value else []
         elif name == "resources" and role == "worker":
+            # Without any, the option overrides those of the configuration, as in Dask.
             amounts = ",".join(f"{kind}={amount}" for kind, amount in value.items())
             found.append(f"--resources={amounts}")
         else:

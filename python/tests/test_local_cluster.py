@@ -286,6 +286,14 @@ def test_arguments_that_have_no_effect(arguments, message):
         small(**arguments)
 
 
+@pytest.mark.parametrize("given, expected", [(None, {"GPU": 1}), ({}, {}), ({"X": 2}, {"X": 2})])
+def test_resources_replace_those_of_the_configuration(given, expected):
+    with dask.config.set({"distributed.worker.resources": {"GPU": 1}}):
+        with small(resources=given) as cluster, cluster.get_client() as client:
+            [worker] = client.scheduler_info()["workers"].values()
+            assert worker["resources"] == expected
+
+
 def test_handlers_are_blocked():
     with small(blocked_handlers=["run_function"]) as cluster, cluster.get_client() as client:
         assert client.submit(abs, -1).result() == 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from daskwire._options import options
 from daskwire.spec import command
 
 RUN = [sys.executable, "-m", "daskwire"]
@@ -38,6 +39,24 @@ def test_schedulers_take_a_free_port_by_default():
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"memory_limit": None}, ["--memory-limit=0"]),
+        ({"memory_limit": "auto"}, ["--memory-limit=auto"]),
+        ({"nthreads": None, "resources": None}, []),
+        ({"resources": {}}, ["--resources="]),
+        ({"resources": {"GPU": 2, "MEM": 1e9}}, ["--resources=GPU=2,MEM=1000000000.0"]),
+    ],
+)
+def test_options_of_workers(given, expected):
+    assert options("worker", given) == expected
+
+
+def test_a_scheduler_has_its_own_memory_limit_by_default():
+    assert options("scheduler", {"memory_limit": None}) == []
+
+
+@pytest.mark.parametrize(
     ("spec", "scheduler", "text"),
     [
         ({"cls": "dask_cuda.CUDAWorker"}, "tcp://a:1", "dask_cuda.CUDAWorker: expected Dask's"),
@@ -59,10 +78,10 @@ def silent():
         yield server
 
 
-def start(scheduler, *options):
+def start(scheduler, *arguments):
     """Starts workers as SSHCluster does for several on a host."""
     address = "tcp://{}:{}".format(*scheduler.getsockname())
-    workers = enumerate({"cls": "distributed.Worker", "opts": each} for each in options)
+    workers = enumerate({"cls": "distributed.Worker", "opts": each} for each in arguments)
     return subprocess.Popen(
         [sys.executable, "-m", "daskwire.spec", "-m", "distributed.cli.dask_spec", address]
         + ["--spec", json.dumps(dict(workers))],
@@ -73,9 +92,9 @@ def start(scheduler, *options):
 
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_workers_end_when_one_of_them_fails(silent, wrong):
-    options = [{"host": "127.0.0.1"}, {"host": "127.0.0.1"}]
-    options[wrong]["lifetime"] = "soon"
-    process = start(silent, *options)
+    arguments = [{"host": "127.0.0.1"}, {"host": "127.0.0.1"}]
+    arguments[wrong]["lifetime"] = "soon"
+    process = start(silent, *arguments)
     try:
         # The other would try to connect for much longer.
         error = process.communicate(timeout=30)[1]
