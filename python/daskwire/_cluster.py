@@ -298,6 +298,11 @@ class _Launch:
         if not is_worker and self._settings:
             config = copy.deepcopy(config)
             dask.config.set(self._settings, config=config)
+            # Variables would precede these settings, which are arguments of the program.
+            given = {name.replace("_", "-") for name in self._settings}
+            for variable in list(environment):
+                if _setting(variable) in given:
+                    del environment[variable]
         environment["DASK_INTERNAL_INHERIT_CONFIG"] = dask.config.serialize(config)
         if self.python == sys.executable:
             # Tasks can import what the program can, such as modules beside its script.
@@ -333,6 +338,13 @@ class _Launch:
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _setting(variable: str) -> str | None:
+    """The setting of Dask that an environment variable has, with hyphens for underscores."""
+    if not variable.startswith("DASK_"):
+        return None
+    return variable.removeprefix("DASK_").lower().replace("__", ".").replace("_", "-")
 
 
 class LocalCluster(SpecCluster):

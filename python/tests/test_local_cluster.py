@@ -294,12 +294,16 @@ def test_resources_replace_those_of_the_configuration(given, expected):
             assert worker["resources"] == expected
 
 
-def test_handlers_are_blocked():
+def test_handlers_are_blocked(monkeypatch):
+    # Exported variables precede the settings of the program, but not arguments.
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS", "[]")
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__blocked-handlers", "[]")
     with small(blocked_handlers=["run_function"]) as cluster, cluster.get_client() as client:
         assert client.submit(abs, -1).result() == 1
         with pytest.raises(ValueError, match="run_function.*explicitly disallowed"):
             client.run_on_scheduler(os.getpid)
-    # The program's own settings are as before.
+    # The variables and settings of the program are as before.
+    assert os.environ["DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS"] == "[]"
     assert not dask.config.get("distributed.scheduler.blocked-handlers")
 
 
