@@ -158,13 +158,21 @@ async def _has_ended(process: subprocess.Popen[str], patience: float) -> bool:
 class _Scheduler(_Process):
     role = "the scheduler"
 
-    def __init__(self, launch: _Launch, arguments: list[str]) -> None:
+    def __init__(
+        self, launch: _Launch, arguments: list[str], file: str | os.PathLike[str] | None = None
+    ) -> None:
         super().__init__(launch)
         self._own_arguments = arguments
-        self._file = launch.folder / "scheduler.json"
+        # Absolute, because the program may change its folder.
+        self._file = pathlib.Path(file or launch.folder / "scheduler.json").absolute()
 
     def _arguments(self) -> list[str]:
         return ["scheduler", "--scheduler-file", str(self._file), *self._own_arguments]
+
+    async def start(self) -> None:
+        # That of an earlier scheduler would be read.
+        self._file.unlink(missing_ok=True)
+        await super().start()
 
     def _is_ready(self) -> bool:
         try:
@@ -187,8 +195,10 @@ class Scheduler(_Scheduler):
     ----------
     host, interface, port, protocol, dashboard, dashboard_address, idle_timeout, preload, preload_argv
         As for ``distributed.Scheduler``. Default of ``port``: 0, a free one.
+    scheduler_file
+        A file for the address, which is removed at the end.
     security
-        A ``distributed.Security``. Default: that of Dask's configuration.
+        A ``distributed.Security``, or its arguments. Default: that of Dask's configuration.
     blocked_handlers
         The operations that are refused. Default: those of Dask's configuration.
     silence_logs
@@ -209,7 +219,8 @@ class Scheduler(_Scheduler):
         *,
         port: int = 0,
         protocol: str | None = None,
-        security: Security | None = None,
+        scheduler_file: str | os.PathLike[str] | None = None,
+        security: Security | dict[str, Any] | None = None,
         blocked_handlers: Iterable[str] | None = None,
         silence_logs: int | str | None = logging.WARN,
         python: str | os.PathLike[str] | None = None,
@@ -221,6 +232,8 @@ class Scheduler(_Scheduler):
             settings["distributed.scheduler.blocked-handlers"] = list(blocked_handlers)
         path = None if python is None else os.fspath(python)
         launch = _Launch(path, None, silence_logs, settings)
+        if isinstance(security, dict):
+            security = Security(**security)
         security = security or Security()
         if protocol is None:
             protocol = "tls" if security.require_encryption else "tcp"
@@ -229,7 +242,7 @@ class Scheduler(_Scheduler):
         own = options("scheduler", given)
         if protocol != "tcp":
             own = launch.certificates(security, "scheduler") + own
-        super().__init__(launch, own)
+        super().__init__(launch, own, scheduler_file)
 
     async def close(self) -> None:
         await super().close()

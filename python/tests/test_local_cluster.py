@@ -321,6 +321,29 @@ def test_a_scheduler_for_other_cluster_objects():
         Scheduler(jupyter=True)
 
 
+def test_the_file_of_a_scheduler(tmp_path):
+    file = tmp_path / "scheduler.json"
+    # That of a scheduler that was killed.
+    file.write_text('{"address": "tcp://127.0.0.1:1"}')
+    options = {"host": "127.0.0.1", "dashboard": False, "scheduler_file": file}
+    with SpecCluster(scheduler={"cls": Scheduler, "options": options}) as cluster:
+        assert json.loads(file.read_text())["address"] == cluster.scheduler_address
+        with Client(scheduler_file=str(file)) as client:
+            assert client.run_on_scheduler(os.getpid) != os.getpid()
+    assert not file.exists()
+
+
+def test_the_security_of_a_scheduler_as_a_dict(security):
+    names = "tls_ca_file", "tls_scheduler_cert", "tls_scheduler_key", "require_encryption"
+    given = {name: getattr(security, name) for name in names}
+    options = {"host": "127.0.0.1", "dashboard": False, "security": given}
+    scheduler = {"cls": Scheduler, "options": options}
+    with SpecCluster(scheduler=scheduler, security=security) as cluster:
+        assert cluster.scheduler_address.startswith("tls://")
+        with cluster.get_client() as client:
+            assert client.run_on_scheduler(os.getpid) != os.getpid()
+
+
 def test_arguments_of_dask_with_their_defaults():
     with small(processes=True, worker_class=None, services=None) as cluster:
         assert len(cluster.scheduler_info["workers"]) == 1
