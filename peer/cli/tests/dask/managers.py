@@ -19,6 +19,7 @@ import time
 
 import dask.array as da
 import distributed
+import psutil
 from distributed import Client
 from distributed.core import rpc
 
@@ -41,23 +42,61 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def have_ended(processes):
+    """Waits until processes have ended."""
+    assert processes
+    for process in processes:
+        eventually(lambda: not is_alive(process))
+
+
+def is_alive(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def use(client, count):
-    """Runs tasks on a number of workers, all of which are daskwire's."""
+    """Runs tasks on a number of workers, all of which are daskwire's.
+
+    Returns the processes of the scheduler and the workers.
+    """
     client.wait_for_workers(count, timeout=WAIT)
     assert client.gather(client.map(abs, range(-10, 0))) == list(range(10, 0, -1))
     assert da.ones((10, 10), chunks=5).sum().compute() == 100
-    commands = client.run(parent_commands)
-    assert len(commands) == count
-    for command in commands.values():
-        assert any("daskwire" in part for line in command for part in line), command
-    command = client.run_on_scheduler(parent_commands)
-    assert any("daskwire" in part for line in command for part in line), command
+    workers = client.run(ancestors)
+    assert len(workers) == count
+    found = own("scheduler", client.run_on_scheduler(ancestors))
+    for worker in workers.values():
+        found += own("worker", worker)
+    return found
 
 
-def parent_commands():
-    import psutil
+def ancestors():
+    """The ids and command lines of this process and those above it, the uppermost first."""
+    this = psutil.Process()
+    return [(process.pid, process.cmdline()) for process in [*reversed(this.parents()), this]]
 
-    return [process.cmdline() for process in psutil.Process().parents()]
+
+def own(role, processes):
+    """Those of a process's ancestors that are of a role of the command, and what they started."""
+    for index, (_, command) in enumerate(processes):
+        if runs(role, command):
+            return [psutil.Process(pid) for pid, _ in processes[index:]]
+    raise AssertionError(f"no {role} of daskwire: {processes}")
+
+
+def runs(role, command):
+    """Whether a command line is that of a role of the command, as a module or as a program."""
+    for index, part in enumerate(command):
+        if command[index - 1 : index] == ["-m"]:
+            # `_process` has the id of a process and a folder before the arguments.
+            first = {"daskwire": index + 1, "daskwire._process": index + 3}.get(part)
+        else:
+            is_program = index < 2 and os.path.basename(part) == "daskwire"
+            first = index + 1 if is_program else None
+        if first and command[first : first + 1] == [role]:
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -132,13 +171,14 @@ def jobqueue():
         config_name="local",
     ) as cluster, Client(cluster) as client:
         cluster.scale(jobs=2)
-        use(client, 2)
+        processes = use(client, 2)
         cluster.scale(jobs=1)
         eventually(lambda: len(client.scheduler_info()["workers"]) == 1)
         cluster.adapt(minimum_jobs=1, maximum_jobs=2, interval="200ms")
         futures = client.map(time.sleep, [0.5] * 20, pure=False)
         client.wait_for_workers(2, timeout=WAIT)
         client.cancel(futures)
+    have_ended(processes)
 
 
 def kubernetes():
@@ -187,7 +227,8 @@ def ssh():
             worker_options={"nthreads": 1, "memory_limit": "1GiB"},
             remote_python=f"{sys.executable} -m daskwire.spec",
         ) as cluster, Client(cluster) as client:
-            use(client, 2)
+            processes = use(client, 2)
+        have_ended(processes)
         with SSHCluster(
             ["127.0.0.1"] * 2,
             connect_options=options,
@@ -196,7 +237,8 @@ def ssh():
             worker_class="distributed.Worker",
             remote_python=f"{sys.executable} -m daskwire.spec",
         ) as cluster, Client(cluster) as client:
-            use(client, 2)
+            processes = use(client, 2)
+        have_ended(processes)
 
 
 @contextlib.contextmanager
