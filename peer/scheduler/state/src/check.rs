@@ -78,7 +78,8 @@ impl State {
         let all: Vec<TaskId> = self.tasks.iter().map(|(id, _)| id).collect();
         assert_eq!(all.len(), self.by_key.len());
         let lens = self.tasks.iter().map(|(_, task)| task.len());
-        assert_eq!(lens.sum::<usize>(), self.tasks_len);
+        let shared = self.groups.iter().map(|(_, group)| group.key.demands.len());
+        assert_eq!(lens.chain(shared).sum::<usize>(), self.tasks_len);
         assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slot_count());
         for id in &all {
             self.check_task(*id, &left);

@@ -159,6 +159,7 @@ impl State {
         if group.task_count == 0
             && let Some(group) = self.groups.remove(id)
         {
+            self.tasks_len -= group.key.demands.len();
             for name in &group.key.demands.workers {
                 if let Some(groups) = self.groups_by_name.get_mut(name) {
                     groups.remove(&id);
@@ -172,6 +173,7 @@ impl State {
     }
 
     fn insert_group(&mut self, key: GroupKey) -> GroupId {
+        self.tasks_len += key.demands.len();
         let id = self.groups.insert(Group {
             key: key.clone(),
             task_count: 0,

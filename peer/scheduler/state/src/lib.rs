@@ -284,8 +284,9 @@ pub struct Policy {
     /// GiB.
     pub max_shared_len: usize,
     /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
-    /// them, its key, and one KiB. A submission that would
-    /// exceed the limit fails with a `MemoryError`. Default: no limit.
+    /// them, its key, and one KiB; annotations count once for all tasks that share them. What tasks
+    /// have raised does not count. A submission that would exceed the limit fails with a
+    /// `MemoryError`. Default: no limit.
     pub max_tasks_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
     /// Active Memory Manager; `None` for only on request. Default: 2 seconds.
@@ -351,7 +352,7 @@ pub struct State {
     totals: Totals,
     random: u64,
     tasks: Table<Task>,
-    /// The memory of all tasks, see [`Policy::max_tasks_len`].
+    /// The memory of all tasks and groups, see [`Policy::max_tasks_len`].
     tasks_len: usize,
     by_key: KeyIndex,
     clients: Members<ClientId, Client>,

@@ -90,40 +90,46 @@ impl State {
         count < SLICE
     }
 
-    /// Adds a part of the keys of the tasks that the worker with an address runs, and of those that
-    /// wait for it, as [`has_what`](Self::has_what).
+    /// Adds a part of the keys of the tasks that wait for the worker with an address, and then of those
+    /// that were sent to it, as [`has_what`](Self::has_what). A task that is sent between two parts may be
+    /// added twice.
     pub fn processing(&self, worker: &str, place: &mut Place, keys: &mut Vec<Key>) -> bool {
         let Some(id) = self.by_address.get(worker) else {
             return true;
         };
         let worker = &self.workers[id];
         let mut left = SLICE;
-        let mut add = |id: TaskId, place: Option<(GroupId, Priority)>, to: &mut Place| {
+        let last = place.0;
+        let mut add = |id: TaskId, queue: Option<(GroupId, Priority)>| {
             keys.push(self.tasks[id].key.clone());
-            to.0 = Some((place, id));
+            place.0 = Some((queue, id));
         };
-        let queued = match place.0 {
-            Some((Some((group, priority)), id)) => Some((group, (priority, id))),
-            sent => {
-                let after = sent.map_or(Bound::Unbounded, |(_, id)| Bound::Excluded(id));
-                let sent = worker.processing.range((after, Bound::Unbounded));
-                for id in sent.take(left) {
-                    add(*id, None, place);
-                    left -= 1;
+        let sent = match last {
+            Some((None, id)) => Bound::Excluded(id),
+            queued => {
+                let last = queued.and_then(|(queue, id)| Some((queue?, id)));
+                let from = last.map_or(Bound::Unbounded, |((group, _), _)| Bound::Included(group));
+                for (group, queue) in worker.queue.range((from, Bound::Unbounded)) {
+                    let after = match last {
+                        Some(((last, priority), id)) if last == *group => {
+                            Bound::Excluded((priority, id))
+                        }
+                        _ => Bound::Unbounded,
+                    };
+                    for (priority, id) in queue.range((after, Bound::Unbounded)).take(left) {
+                        add(*id, Some((*group, *priority)));
+                        left -= 1;
+                    }
+                    if left == 0 {
+                        return false;
+                    }
                 }
-                None
+                Bound::Unbounded
             }
         };
-        let from = queued.map_or(Bound::Unbounded, |(group, _)| Bound::Included(group));
-        for (group, queue) in worker.queue.range((from, Bound::Unbounded)) {
-            let after = match queued {
-                Some((last, task)) if last == *group => Bound::Excluded(task),
-                _ => Bound::Unbounded,
-            };
-            for (priority, id) in queue.range((after, Bound::Unbounded)).take(left) {
-                add(*id, Some((*group, *priority)), place);
-                left -= 1;
-            }
+        for id in worker.processing.range((sent, Bound::Unbounded)).take(left) {
+            add(*id, None);
+            left -= 1;
         }
         left > 0
     }

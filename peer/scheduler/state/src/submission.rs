@@ -12,7 +12,7 @@ use daskwire_messages::exception::exception;
 use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::HelperErred;
-use daskwire_messages::protocol::{Actors, UpdateGraph};
+use daskwire_messages::protocol::{Actors, Field as _, UpdateGraph};
 use daskwire_messages::quantity::duration_of;
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
@@ -263,6 +263,14 @@ pub(super) struct Demands {
     pub(super) annotations: Value,
     /// The id of the innermost span, for the metrics of the worker.
     pub(super) span_id: Option<Arc<str>>,
+}
+
+impl Demands {
+    /// The memory of the demands, as in [`Policy::max_tasks_len`](super::Policy::max_tasks_len). Tasks
+    /// with the same demands share it.
+    pub(super) fn len(&self) -> usize {
+        self.annotations.heap_len()
+    }
 }
 
 /// Amounts of resources, sorted by name.

@@ -26,6 +26,8 @@ pub(super) struct Submitting {
     new_count: usize,
     /// The tasks that are not inserted yet.
     tasks: vec::IntoIter<Submitted>,
+    /// The number of tasks that were measured, and the memory that they would take.
+    measured: (usize, usize),
     /// The tasks that are, by index in the graph. Each is kept until the end, see
     /// [`Task::waiter_count`].
     pub(super) ids: Vec<TaskId>,
@@ -46,6 +48,9 @@ pub(super) struct Submitting {
 /// What is done of a submission next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
+    /// The memory of its tasks is added up. One that would take too much is refused before it takes
+    /// any, so that the submissions of others between its slices do not fail for it.
+    Measure,
     /// Its tasks are inserted.
     Insert,
     /// Its keys are looked for.
@@ -84,10 +89,14 @@ impl State {
             new_count: 0,
             ids: Vec::with_capacity(tasks.len()),
             tasks: tasks.into_iter(),
+            measured: (0, 0),
             keys,
             key_count: 0,
             actors: actors.into_iter(),
-            step: Step::Insert,
+            step: match self.policy.max_tasks_len {
+                usize::MAX => Step::Insert,
+                _ => Step::Measure,
+            },
             failure: None,
             generation: self.generation_of(submitting_task.as_ref(), fifo_timeout),
             submission: self.submission_count,
@@ -101,6 +110,7 @@ impl State {
     pub(super) fn submit_slice(&mut self, submitting: &mut Submitting) -> bool {
         for _ in 0..self.slice_len {
             submitting.step = match submitting.step {
+                Step::Measure => self.measure_submitted(submitting),
                 Step::Insert => match submitting.tasks.next() {
                     Some(task) => self.insert_submitted(task, submitting),
                     None => Step::Find,
@@ -156,6 +166,22 @@ impl State {
         false
     }
 
+    /// Adds the memory of the next task to that of the others. Returns what is done next.
+    fn measure_submitted(&self, submitting: &mut Submitting) -> Step {
+        let (count, len) = &mut submitting.measured;
+        let Some(task) = submitting.tasks.as_slice().get(*count) else {
+            return Step::Insert;
+        };
+        *count += 1;
+        if !self.by_key.contains_key(&task.key) {
+            *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
+        }
+        match self.tasks_len.saturating_add(*len) > self.policy.max_tasks_len {
+            true => Step::Refuse,
+            false => Step::Measure,
+        }
+    }
+
     /// Inserts a task. Returns what is done next.
     // ROLES SCHEDULER-7
     fn insert_submitted(&mut self, task: Submitted, submitting: &mut Submitting) -> Step {
@@ -173,7 +199,13 @@ impl State {
             submitting.ids.push(known);
             return Step::Insert;
         }
-        let len = task_len(&task.key, Some(&task.run_spec));
+        let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
+        let group = submitting.groups.get(&demands).copied();
+        // Others may have submitted tasks since it was measured.
+        let mut len = task_len(&task.key, Some(&task.run_spec));
+        if group.is_none() {
+            len = len.saturating_add(task.demands.len());
+        }
         if self.tasks_len.saturating_add(len) > self.policy.max_tasks_len {
             return Step::Refuse;
         }
@@ -186,9 +218,8 @@ impl State {
             order: task.order,
             submission: submitting.submission,
         };
-        let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
-        let group = match submitting.groups.get(&demands) {
-            Some(group) => *group,
+        let group = match group {
+            Some(group) => group,
             None => {
                 // The submission counts as a task, so that the group exists until the end.
                 let group = self.join_group(&task.demands, task.calls);

@@ -407,6 +407,30 @@ fn tasks_of_a_worker_are_listed_in_parts() {
     cluster.work();
     while !(cluster.state).processing("tcp://w0:1", &mut place, &mut keys) {}
     assert_eq!(keys.len(), SLICE);
+
+    // A task that is sent between two parts is not left out.
+    let mut cluster = Eager::new(1);
+    let workers = ("workers", Value::list(["tcp://w0:1"]));
+    let tasks = (0..COUNT).map(|number| constant(name(number)));
+    cluster.submit_with(tasks, names(COUNT), Value::dict([workers.clone()]));
+    let (mut place, mut keys) = (Place::default(), Vec::new());
+    (cluster.state).processing("tcp://w0:1", &mut place, &mut keys);
+    let priority = ("priority", Value::from(1));
+    let annotations = Value::dict([workers, priority]);
+    cluster.submit_with(
+        [constant("urgent".to_owned())],
+        ["urgent"].into_iter().collect(),
+        annotations,
+    );
+    // One of the tasks that the worker runs is done.
+    cluster.work_on(1);
+    let sent = cluster
+        .tasks
+        .iter()
+        .any(|(_, task)| task.key == Key::from("urgent"));
+    assert!(sent);
+    while !(cluster.state).processing("tcp://w0:1", &mut place, &mut keys) {}
+    assert!(keys.contains(&Key::from("urgent")));
     let mut none = Vec::new();
     assert!((cluster.state).processing("tcp://other:1", &mut Place::default(), &mut none));
 }

@@ -98,9 +98,57 @@ fn a_submission_beyond_the_memory_of_tasks_fails_and_leaves_nothing() {
     assert_eq!(cluster.state.tasks_len, before);
     assert_eq!(cluster.state.task_count(), 1);
 
+    // Annotations count, too.
+    let note = ("note", Value::from("x".repeat(9 << 10)));
+    cluster.submit_with(client, [add("n", &[])], &["n"], &[note]);
+    let expected = [format!("task-erred n {text}")];
+    assert_eq!(cluster.sent_to_client(client), expected);
+    assert_eq!(cluster.state.tasks_len, before);
+
     // A smaller one has room.
     cluster.submit(client, [add("b", &["a"])], &["b"]);
     assert_eq!(cluster.state.task_count(), 2);
     cluster.release(client, &["a", "b"]);
     assert_eq!(cluster.state.tasks_len, 0);
+}
+
+#[test]
+fn a_submission_beyond_the_memory_of_tasks_costs_only_itself() {
+    let mut cluster = Cluster::new();
+    cluster.state.policy.max_tasks_len = 10 * 1024;
+    cluster.state.slice_len = 1;
+    let (client, other) = (cluster.client("one"), cluster.client("two"));
+    let tasks: Vec<Node> = (0..20).map(|n| add(&format!("t-{n}"), &[])).collect();
+    let graph: Graph = tasks.into_iter().collect();
+    let large = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: (0..20).map(|n| format!("t-{n}")).collect(),
+        ..UpdateGraph::default()
+    };
+    let now = cluster.now;
+    let mut sent = cluster
+        .state
+        .handle(now, SchedulerInput::FromClient(client, large.into()));
+    let mut number = 0;
+    while cluster.state.is_pending() {
+        sent.extend(cluster.state.proceed(now));
+        let graph: Graph = [add(&format!("other-{number}"), &[])].into_iter().collect();
+        let small = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys: [format!("other-{number}")].into_iter().collect(),
+            ..UpdateGraph::default()
+        };
+        if number < 4 {
+            let small = SchedulerInput::FromClient(other, small.into());
+            sent.extend(cluster.state.handle(now, small));
+            number += 1;
+        }
+        cluster.state.check();
+    }
+    let failed = |to| {
+        let is_failed = |action: &&Action| matches!(action, Action::ToClient(id, ToClient::TaskErredForClient(_)) if *id == to);
+        sent.iter().filter(is_failed).count()
+    };
+    assert_eq!((failed(client), failed(other)), (20, 0));
+    assert_eq!(cluster.state.task_count(), 4);
 }
