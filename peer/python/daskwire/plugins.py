@@ -585,6 +585,8 @@ class Scheduler:
         self._monitor = None
         # The task of the transition that hooks are told of, and the fields that it had then.
         self._changed = None
+        # The sizes of the results of tasks that are in memory.
+        self._sizes = {}
         self.tasks = Tasks(self)
         self.workers = Parts(
             self,
@@ -845,6 +847,9 @@ class Scheduler:
                 "has_events": bool(hooks - {"transition"}),
             }
         )
+        if "transition" not in hooks:
+            # Nothing says when these tasks are released.
+            self._sizes.clear()
 
     async def register_scheduler_plugin(self, plugin, name=None, *, idempotent=False):
         return await self._register_plugin(plugin, name, idempotent, keeps_plugins.get())
@@ -902,8 +907,8 @@ class Plugins:
         self.tasks = {}
         # What a worker has said about the task of the next transition.
         self.ended = None
-        # The sizes of the results of tasks that are in memory.
-        self.sizes = {}
+        # The feeds that wait until their client has taken the last answer.
+        self.waiting = {}
 
     def handle(self, message):
         op = message["op"]
@@ -931,17 +936,27 @@ class Plugins:
         except SystemExit as end:
             worker.end_process(end)
         except BaseException as error:
-            log_failure("A module of --preload cannot be loaded", error)
-            lines = traceback.format_exception_only(type(error), error)
-            started["error"] = "".join(lines).rstrip()
-            self.link.send(started)
+            self.preloads_failed(started, error)
         finally:
             keeps_plugins.reset(token)
 
     async def start_preloads(self, started):
-        await self.preloads.start()
-        # So that this process is told that the scheduler closes.
-        self.scheduler._plugins_changed()
+        try:
+            await self.preloads.start()
+        except SystemExit as end:
+            worker.end_process(end)
+        except BaseException as error:
+            # Such as a cancellation, which Dask's manager does not catch.
+            self.preloads_failed(started, error)
+        else:
+            # So that this process is told that the scheduler closes.
+            self.scheduler._plugins_changed()
+            self.link.send(started)
+
+    def preloads_failed(self, started, error):
+        log_failure("A module of --preload cannot be loaded", error)
+        lines = traceback.format_exception_only(type(error), error)
+        started["error"] = "".join(lines).rstrip()
         self.link.send(started)
 
     def load_preloads(self, names, arguments):
@@ -971,6 +986,7 @@ class Plugins:
             "unregister_scheduler_plugin": self.unregister,
             "close-plugins": self.close,
             "stop": self.stop,
+            "taken": self.taken,
         }[op]
         try:
             coroutine = serve(number, **request)
@@ -987,11 +1003,10 @@ class Plugins:
         async def run():
             try:
                 await coroutine
-            except asyncio.CancelledError:
-                raise
             except SystemExit as end:
                 worker.end_process(end)
             except BaseException as error:
+                # Nobody waits for the reply of a function that was stopped.
                 self.fail(number, error)
             finally:
                 self.tasks.pop(number, None)
@@ -1084,14 +1099,24 @@ class Plugins:
         state = setup(self.scheduler) if setup else None
         if inspect.isawaitable(state):
             state = await state
+        taken = self.waiting[number] = asyncio.Event()
         try:
             while True:
                 arguments = [self.scheduler] if state is None else [self.scheduler, state]
+                taken.clear()
                 self.reply(number, function(*arguments), is_last=False)
+                # Functions such as those of Dask's event stream return what is new.
+                await taken.wait()
                 await asyncio.sleep(interval)
         finally:
+            del self.waiting[number]
             if teardown:
                 teardown(self.scheduler, state)
+
+    def taken(self, number, call):
+        if call in self.waiting:
+            self.waiting[call].set()
+        self.reply(number, None)
 
     def stop(self, number, call):
         if call in self.tasks:
@@ -1132,6 +1157,8 @@ class Plugins:
         elif kind == "restart":
             self.call_hooks("restart", self.scheduler)
         elif kind == "missed":
+            self.ended = None
+            self.scheduler._sizes.clear()
             logger.warning(
                 "Plugins are too slow, and have missed %s events of the scheduler", *fields
             )
@@ -1165,12 +1192,13 @@ class Plugins:
             self.ended = None
         details["stimulus_id"] = stimulus
         then = {"state": finish}
+        sizes = self.scheduler._sizes
         if finish == "memory" and "nbytes" in details:
-            self.sizes[key] = details["nbytes"]
-        if key in self.sizes:
-            then["nbytes"] = self.sizes[key]
+            sizes[key] = details["nbytes"]
+        if key in sizes:
+            then["nbytes"] = sizes[key]
             if finish in ("released", "forgotten"):
-                del self.sizes[key]
+                del sizes[key]
         if finish == "erred" and details.get("exception") is not None:
             then["exception"] = details["exception"]
             then["traceback"] = details["traceback"]

@@ -30,8 +30,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 const MAX_RESTARTS: u32 = 3;
 const RESTART_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Pause after an attempt to start the process again that fails, for each of them.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
 /// Time for plugins to close, after which their process is ended.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The requests of clients that the process is to serve.
 #[derive(Debug)]
@@ -56,9 +59,9 @@ struct Call {
 /// Where the parts of an answer go, or the reason why there is none.
 type Parts = mpsc::Sender<Result<Value, String>>;
 
-/// Maximum number of parts that wait for a client, which gets no further ones meanwhile. All but
-/// feeds have one part.
-const MAX_PARTS: usize = 16;
+/// Maximum number of parts that wait for a client: one of a feed, whose function is not called again
+/// before the client has it, and the last. All but feeds have one part.
+const MAX_PARTS: usize = 2;
 
 /// What the process of plugins is told about.
 #[derive(Debug)]
@@ -241,6 +244,7 @@ impl Shared {
         let (mut restart_count, mut started) = (0, runtime::now());
         let has_preloads = !python.options().preload.is_empty();
         let mut loads_first = has_preloads;
+        let mut has_started = false;
         loop {
             let mut first = None;
             if registered.is_empty() && !loads_first {
@@ -298,7 +302,8 @@ impl Shared {
             for (name, request) in core::mem::take(&mut running.registering).into_values() {
                 registered.extend(name.map(|name| (name, Some(request))));
             }
-            let is_started = running.is_started;
+            has_started |= running.is_started;
+            let starts_slowly = !running.is_started;
             let ended = running.ended().await;
             for (Call { request, parts }, name) in waiting {
                 registered.extend(name.map(|name| (name, Some(request))));
@@ -309,8 +314,8 @@ impl Shared {
                 return;
             }
             restart_count += 1;
-            loads_first = has_preloads && is_started && restart_count <= MAX_RESTARTS;
-            if restart_count > MAX_RESTARTS || !is_started {
+            loads_first = has_preloads && has_started && restart_count <= MAX_RESTARTS;
+            if restart_count > MAX_RESTARTS || !has_started {
                 self.plugins_failed(&ended, &mut registered);
             } else {
                 let lost = registered.iter().filter(|(_, request)| request.is_none());
@@ -325,6 +330,10 @@ impl Shared {
                 let message = format!("{ended}{lost}");
                 self.notify(&Notice::Plugins { message });
                 registered.retain(|(_, request)| request.is_some());
+                if starts_slowly {
+                    // What its modules need may be there again then.
+                    runtime::sleep(RESTART_PAUSE * restart_count).await;
+                }
             }
         }
     }
@@ -350,7 +359,7 @@ impl Shared {
         calls: &mut mpsc::UnboundedReceiver<Call>,
         registered: &mut Registered,
     ) {
-        let mut asking = TaskSet::new();
+        let mut asking: TaskSet<Option<Taken>> = TaskSet::new();
         let mut tick = runtime::later(PAUSE);
         loop {
             tokio::select! {
@@ -379,7 +388,11 @@ impl Shared {
                     Some(call) => running.call(call, None),
                     None => return,
                 },
-                Some(_) = asking.join_next() => {}
+                Some(done) = asking.join_next() => {
+                    if let Ok(Some(taken)) = done {
+                        running.taken(&taken);
+                    }
+                }
             }
         }
     }
@@ -390,7 +403,7 @@ impl Shared {
         message: FromPlugins,
         running: &mut Running,
         registered: &mut Registered,
-        asking: &mut TaskSet<()>,
+        asking: &mut TaskSet<Option<Taken>>,
     ) {
         match message {
             FromPlugins::PluginPong(_) => running.silent_since = None,
@@ -406,7 +419,13 @@ impl Shared {
                         self.notify(&Notice::Plugins { message });
                     }
                 }
-                running.reply(part.id, part.reply, part.is_last);
+                let id = part.id;
+                if let Some(parts) = running.reply(id, part.reply, part.is_last) {
+                    asking.spawn(async move {
+                        let is_wanted = parts.reserve_many(MAX_PARTS).await.is_ok();
+                        Some(Taken { id, is_wanted })
+                    });
+                }
             }
             FromPlugins::PluginsStarted(started) => match started.error.0 {
                 None => {
@@ -450,6 +469,7 @@ impl Shared {
                         None => Reply::Value(Value::None),
                     };
                     sender.answer(id, reply);
+                    None
                 });
             }
             FromPlugins::PluginView(view) => {
@@ -531,16 +551,27 @@ impl Shared {
             let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
             if has_plugins {
                 let closing = self.call_python(Unknown::new("close-plugins"));
-                let _ = runtime::timeout(CLOSE_TIMEOUT, closing).await;
+                if runtime::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
+                    let message = format!("plugins have not closed within {CLOSE_TIMEOUT:?}");
+                    self.notify(&Notice::Plugins { message });
+                }
             }
         };
         self.calls.plugins_closed.get_or_init(|| closing).await;
     }
 }
 
-/// Passes on a part of an answer. A part that finds too many others waiting is dropped: a client
-/// that does not read its feed would otherwise take any amount of memory. Returns whether the
-/// client still needs parts.
+/// A part of an answer that a client has taken.
+#[derive(Debug)]
+struct Taken {
+    /// The id of the call.
+    id: u64,
+    /// Whether the client still needs parts.
+    is_wanted: bool,
+}
+
+/// Passes on a part of an answer. A part that finds too many others waiting is dropped, but the process
+/// makes none before the one before it was taken. Returns whether the client still needs parts.
 fn deliver(parts: &Parts, part: Result<Value, String>) -> bool {
     !matches!(parts.try_send(part), Err(TrySendError::Closed(_)))
 }
@@ -584,17 +615,31 @@ impl Running {
         self.last_id
     }
 
-    /// Passes on a part of an answer. Stops a function whose client does not need it any more.
-    fn reply(&mut self, id: u64, reply: Value, is_last: bool) {
-        let Some(parts) = self.calls.get(&id) else {
-            return;
-        };
-        let is_sent = deliver(parts, Ok(reply));
-        if is_last || !is_sent {
+    /// Passes on a part of an answer. Returns where it waits to be [taken](Self::taken), unless it is
+    /// the last.
+    fn reply(&mut self, id: u64, reply: Value, is_last: bool) -> Option<Parts> {
+        let parts = self.calls.get(&id)?.clone();
+        deliver(&parts, Ok(reply));
+        if is_last {
             self.calls.remove(&id);
         }
-        if !is_last && !is_sent {
-            self.stop(id);
+        (!is_last).then_some(parts)
+    }
+
+    /// Has a function called again whose client has taken what it returned last. Stops one that the
+    /// client does not need any more.
+    // As Dask, which waits until the answer is written to the client.
+    fn taken(&mut self, Taken { id, is_wanted }: &Taken) {
+        if *is_wanted {
+            let request = Unknown::new("taken").field("call", *id);
+            let call = PluginCall {
+                id: self.next_id(),
+                request,
+                ..PluginCall::default()
+            };
+            self.process.sender.call(call);
+        } else if self.calls.remove(id).is_some() {
+            self.stop(*id);
         }
     }
 
@@ -656,16 +701,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_does_not_read_its_feed_has_a_bounded_number_of_parts() {
+    fn a_feed_has_room_for_its_last_part() {
         let (parts, mut receiver) = mpsc::channel(MAX_PARTS);
-        for number in 0..10 * MAX_PARTS {
-            assert!(deliver(&parts, Ok(Value::from(number))));
-        }
-        for number in 0..MAX_PARTS {
-            assert_eq!(receiver.try_recv(), Ok(Ok(Value::from(number))));
-        }
-        receiver.try_recv().expect_err("the others were dropped");
-        assert!(deliver(&parts, Ok(Value::None)));
+        assert!(deliver(&parts, Ok(Value::from(1))));
+        let failed = Err("the process has ended".to_owned());
+        assert!(deliver(&parts, failed.clone()));
+        assert_eq!(receiver.try_recv(), Ok(Ok(Value::from(1))));
+        assert_eq!(receiver.try_recv(), Ok(failed));
         drop(receiver);
         assert!(!deliver(&parts, Ok(Value::None)));
     }

@@ -215,13 +215,17 @@ impl Shared {
                 Reply::WhoHas(who_has)
             }
             Request::NBytes(request) => {
-                let keys = request.keys.as_ref();
-                let unknown = keys
-                    .and_then(|keys| self.inspect(|state| state.unknown_key(keys.iter()).cloned()));
+                let keys = request.keys.as_ref().map(|keys| &keys[..]);
+                let mut unknown = None;
+                self.for_tasks(Some(keys.unwrap_or_default()), |state, part| {
+                    if let (None, Selection::Keys(keys)) = (&unknown, part) {
+                        unknown = state.unknown_key(keys).cloned();
+                    }
+                })
+                .await;
                 if let Some(unknown) = unknown {
                     return missing(&unknown);
                 }
-                let keys = keys.map(|keys| &keys[..]);
                 if request.summary.unwrap_or(true) {
                     let mut sums = BTreeMap::new();
                     self.for_tasks(keys, |state, part| state.add_nbytes(part, &mut sums))
@@ -466,10 +470,18 @@ impl Shared {
         let mut listed = Vec::with_capacity(workers.len());
         for worker in workers {
             let (mut place, mut keys) = (Place::default(), Vec::new());
+            let mut is_whole = true;
             while !self.inspect(|state| query(state, &worker, &mut place, &mut keys)) {
+                is_whole = false;
                 self.give_way().await;
             }
+            if !is_whole {
+                // A task that was sent to the worker meanwhile may be listed twice.
+                let mut seen = HashSet::new();
+                keys.retain(|key| seen.insert(key.clone()));
+            }
             listed.push((worker, keys));
+            self.give_way().await;
         }
         listed
     }

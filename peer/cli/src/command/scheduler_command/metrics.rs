@@ -28,7 +28,9 @@ pub(super) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
             state.add_nbytes(Selection::Part(part), &mut nbytes);
         }
         part.is_some()
-    }) {}
+    }) {
+        std::thread::yield_now();
+    }
     let mut to = Metrics::new(namespace, "scheduler");
     to.gauge("clients", "Number of clients connected", clients as f64);
     to.counter(
