@@ -10,8 +10,8 @@ pub use daskwire_client::blocking;
 pub use daskwire_client::{
     AsCompleted, Call, CallStack, Calls, Client, ClientOptions, ClusterVersions, Completed,
     ConnectError, Connection, ConnectionWatch, Dataset, Disconnected, Event, Lease, Lock, LogLine,
-    Meter, NodeVersions, PerformanceReport, PluginKind, Profile, ProfileOptions, Profiled, Queue,
-    Reconnect, Restarted, Results, Route, RunError, RunResults, ScatterError, ScatterOptions,
-    Semaphore, SharedValue, Status, StoryStep, SubmitError, SubmitOptions, Subscription, TaskError,
-    TaskFuture, TaskStates, TopicEvent, Variable, Workers,
+    Meter, NodeVersions, OnReconnect, PerformanceReport, PluginKind, Profile, ProfileOptions,
+    Profiled, Queue, Reconnect, Restarted, Results, Route, RunError, RunResults, ScatterError,
+    ScatterOptions, Semaphore, SharedValue, Status, StoryStep, SubmitError, SubmitOptions,
+    Subscription, TaskError, TaskFuture, TaskStates, TopicEvent, Variable, Workers,
 };

@@ -1,10 +1,12 @@
 //! Ways to find a scheduler, and the state of the connection to it.
 
+use core::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
+use std::sync::Arc;
 
-use daskwire_comm::runtime;
+use daskwire_comm::{BoxFuture, runtime};
 use tokio::sync::{oneshot, watch};
 
 use super::{Client, ClientOptions, ConnectError, Disconnected};
@@ -27,6 +29,69 @@ pub enum Connection {
         /// The reason.
         reason: String,
     },
+}
+
+/// A function that a client calls each time that it has reconnected, before it sends anything else.
+///
+/// The scheduler may have been restarted: it then knows none of the modules and plugins that were
+/// uploaded, and no variables, queues, events and locks; locks that the program holds may be held by
+/// others, too. The function brings back what the program needs:
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use daskwire_peer::Client;
+/// use daskwire_peer::client::{ClientOptions, OnReconnect};
+///
+/// async fn prepare(client: Client) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+///     client.set_metadata(["state"], "ready").await?;
+///     Ok(())
+/// }
+///
+/// let options = ClientOptions {
+///     on_reconnect: Some(OnReconnect::new(prepare)),
+///     ..ClientOptions::default()
+/// };
+/// let client = Client::connect_with("tcp://10.0.0.7:8786", options).await?;
+/// // Once, for the scheduler as it is.
+/// prepare(client.clone()).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// While it runs, requests work, and the client is [`Reconnecting`](Connection::Reconnecting) still:
+/// submissions and whatever else would hold results fail, or wait if they wait for a connection. A
+/// function that waits for one of these waits for itself. If it returns an error, or takes longer
+/// than [`ClientOptions::timeout`] or the time that is left to reconnect, the connection is given
+/// up, and the client tries again as after any failed attempt.
+#[derive(Clone)]
+pub struct OnReconnect(Arc<Hook>);
+
+type Hook = dyn Fn(Client) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+
+impl OnReconnect {
+    /// Creates it from an async function of the client. Its error is a part of the reason for which
+    /// the client ends, if no further attempt to reconnect succeeds.
+    pub fn new<F, R, E>(function: F) -> Self
+    where
+        F: Fn(Client) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        Self(Arc::new(move |client| {
+            let running = function(client);
+            Box::pin(async { running.await.map_err(|error| error.to_string()) })
+        }))
+    }
+
+    pub(super) async fn run(&self, client: Client) -> Result<(), String> {
+        (self.0)(client).await
+    }
+}
+
+impl fmt::Debug for OnReconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnReconnect(..)")
+    }
 }
 
 /// A receiver for changes of the state of the connection, see

@@ -38,6 +38,12 @@ pub enum ConnectError {
         /// The scheduler's reason.
         reason: String,
     },
+    /// The function of [`OnReconnect`](super::OnReconnect) failed. Connecting for the first time does
+    /// not call it.
+    OnReconnect {
+        /// The error.
+        reason: String,
+    },
 }
 
 /// The error of operations that need the client's stream to the scheduler: the
@@ -205,6 +211,9 @@ impl fmt::Display for ConnectError {
             Self::Release(error) => error.fmt(f),
             Self::File { path, reason } => {
                 write!(f, "cannot read the scheduler file {path}: {reason}")
+            }
+            Self::OnReconnect { reason } => {
+                write!(f, "the function that runs before anything else is sent failed: {reason}")
             }
             Self::NotNamed => f.write_str(
                 "no scheduler is configured: set the environment variable DASK_SCHEDULER_ADDRESS or \

@@ -59,7 +59,7 @@ use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommOptions, Transports};
 
 pub use completed::{AsCompleted, Completed, Results};
-pub use connect::{Connection, ConnectionWatch};
+pub use connect::{Connection, ConnectionWatch, OnReconnect};
 pub use control::{PerformanceReport, Restarted};
 pub use coordinate::{Event, Lease, Lock, Queue, Semaphore, SharedValue, Variable};
 pub use daskwire_rpc::Meter;
@@ -94,8 +94,10 @@ pub struct ClientOptions {
     /// The client's id; a scheduler knows the client by another one after it has reconnected,
     /// with a number appended. Default: a unique id.
     pub id: Option<String>,
-    /// The reaction to a broken connection. Default: the client ends.
+    /// The reaction to a broken connection. Default: the client tries to reconnect for 30 seconds.
     pub reconnect: Reconnect,
+    /// What runs after the client has reconnected, before it sends anything else. Default: nothing.
+    pub on_reconnect: Option<OnReconnect>,
     /// The default route for data. Default: through the scheduler.
     pub route: Route,
     /// Timeout for replies that the scheduler can send immediately, including the connection
@@ -122,7 +124,8 @@ impl Default for ClientOptions {
             transports: daskwire_rpc::transports(),
             comm: CommOptions::default(),
             id: None,
-            reconnect: Reconnect::Never,
+            reconnect: Reconnect::default(),
+            on_reconnect: None,
             route: Route::Scheduler,
             timeout: Duration::from_secs(5 * 60),
             interval: Duration::from_millis(10),
@@ -139,6 +142,7 @@ impl core::fmt::Debug for ClientOptions {
             .field("comm", &self.comm)
             .field("id", &self.id)
             .field("reconnect", &self.reconnect)
+            .field("on_reconnect", &self.on_reconnect)
             .field("route", &self.route)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
@@ -192,6 +196,7 @@ impl Client {
 
     fn new(shared: Arc<Shared>, session: session::SessionTask) -> Self {
         let session = Arc::new(session::Owner::new(Arc::clone(&shared), session));
+        shared.set_owner(&session);
         Self { shared, session }
     }
 

@@ -65,6 +65,15 @@ impl Drop for Owner {
     }
 }
 
+/// Closes the client when it is dropped.
+struct Ending<'s>(&'s Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.handle(ClientInput::Close);
+    }
+}
+
 /// Registers the client, and keeps the connection in a background task.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, ConnectError>> {
     Box::pin(async {
@@ -171,6 +180,14 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
                 reason: "the scheduler did not start the client's stream".to_owned(),
             });
         }
+    }
+    if let (Some(hook), Some(client)) = (&shared.options.on_reconnect, shared.client()) {
+        let what = "the function that runs when the client has reconnected";
+        with_timeout(left(), what, async {
+            let ran = hook.run(client).await;
+            ran.map_err(|reason| ConnectError::OnReconnect { reason })
+        })
+        .await?;
     }
     emit(Level::Info, || ClientEvent::Connected {
         scheduler: shared.address(),
@@ -364,6 +381,8 @@ async fn close_unboxed(
         machine.is_closing = true;
         machine.state.is_connected()
     };
+    // Also if the caller does not wait for the rest: the client would be half closed otherwise.
+    let ending = Ending(shared);
     let mut releases = core::mem::take(&mut *shared.panic_flag.check(shared.releases.lock()));
     if is_connected {
         let released = async { while releases.join_next().await.is_some() {} };
@@ -371,7 +390,7 @@ async fn close_unboxed(
         let _ = runtime::timeout(CLOSE_TIMEOUT, released).await;
     }
     // Then the scheduler closes the connection, which ends the session.
-    shared.handle(ClientInput::Close);
+    drop(ending);
     let left = if is_connected {
         match runtime::timeout(CLOSE_TIMEOUT, session).await {
             Ok(Ok(left)) => left,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
 use daskwire_comm::{Address, BoxFuture};
@@ -19,9 +19,10 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::event::ClientEvent;
 use super::future::Watcher;
+use super::session::Owner;
 use super::state::{Action, ClientInput, Hold, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
-use super::{ClientOptions, Connection, Disconnected, TaskFuture};
+use super::{Client, ClientOptions, Connection, Disconnected, TaskFuture};
 
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
@@ -60,6 +61,8 @@ pub(super) struct Shared {
     answered: watch::Sender<u64>,
     /// The origin of the state machine's times.
     origin: Instant,
+    /// What all clones of the client share; set once it is connected.
+    owner: OnceLock<Weak<Owner>>,
 }
 
 /// The state machine, and the data that its actions change.
@@ -231,6 +234,7 @@ impl Shared {
             connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
+            owner: OnceLock::new(),
             id,
             address,
             options,
@@ -253,6 +257,21 @@ impl Shared {
             false => self.id.as_str().into(),
             true => format!("{}-{}", self.id, daskwire_messages::key::identifier()).into(),
         }
+    }
+
+    pub(super) fn set_owner(&self, owner: &Arc<Owner>) {
+        // A client is made once.
+        let _ = self.owner.set(Arc::downgrade(owner));
+    }
+
+    /// A clone of the client; `None` before it is connected for the first time, and once the last
+    /// one was dropped.
+    pub(super) fn client(self: &Arc<Self>) -> Option<Client> {
+        let session = self.owner.get()?.upgrade()?;
+        Some(Client {
+            shared: Arc::clone(self),
+            session,
+        })
     }
 
     pub(super) const fn address(&self) -> &Address {

@@ -1127,6 +1127,49 @@ async fn each_connection_has_an_id_of_its_own() {
     scattered.expect("scattered");
 }
 
+#[tokio::test]
+async fn a_client_ends_if_its_close_is_cancelled() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let other = client.clone();
+    // The release of a lease that is not answered.
+    let releases = &client.shared.releases;
+    releases
+        .lock()
+        .expect("no panic")
+        .spawn(core::future::pending());
+    let closing = tokio::time::timeout(Duration::from_millis(50), client.close());
+    closing.await.expect_err("it waits for the release");
+    let is_closed = matches!(other.connection(), Connection::Closed { .. });
+    assert!(is_closed, "{:?}", other.connection());
+}
+
+#[tokio::test]
+async fn a_function_runs_before_anything_else_is_sent_after_a_reconnection() {
+    let names = async |client: Client| client.identity().await.map(drop);
+    let options = ClientOptions {
+        on_reconnect: Some(OnReconnect::new(names)),
+        ..reconnecting()
+    };
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    let _subscription = client.join_topic("news".to_owned()).expect("subscribed");
+    scheduler.reconnect().await;
+    let request = receive(&mut scheduler.requests).await;
+    assert!(matches!(request, Request::Identity(_)), "{request:?}");
+    assert_eq!(client.connection(), Connection::Reconnecting);
+    let early = tokio::time::timeout(Duration::from_millis(50), scheduler.next_message());
+    early.await.expect_err("nothing is sent");
+    let identity = Value::dict([
+        ("type", Value::from("Scheduler")),
+        ("workers", Value::dict([("", 0); 0])),
+    ]);
+    let sent = scheduler.requests.sender.send(&identity).await;
+    sent.expect("the client listens");
+    let FromClient::UnsubscribeTopic(_) = scheduler.next_message().await else {
+        panic!("the earlier id stays subscribed")
+    };
+    client.connected().await.expect("reconnected");
+}
+
 /// A scheduler reads nothing while it handles a large graph.
 #[tokio::test(start_paused = true)]
 async fn waits_for_a_busy_scheduler_as_long_as_it_is_connected() {
@@ -1179,7 +1222,11 @@ async fn a_connection_that_cannot_be_written_is_made_again() {
 /// The same without a message that fails.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_cannot_be_written_ends() {
-    let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let options = ClientOptions {
+        reconnect: Reconnect::Never,
+        ..ClientOptions::default()
+    };
+    let (scheduler, client) = Scheduler::start(options).await;
     let future = submit(&client, "x");
     let Channel {
         sender: _sender,

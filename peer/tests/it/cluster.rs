@@ -1,13 +1,15 @@
 //! Computations on the embedded cluster.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use daskwire_comm::CommOptions;
 use daskwire_peer::client::{
-    ClientOptions, Connection, Reconnect, Route, Status, SubmitOptions, TaskError, TaskFuture,
+    ClientOptions, Connection, OnReconnect, Reconnect, Route, Status, SubmitOptions, TaskError,
+    TaskFuture,
 };
 use daskwire_peer::cluster::{Builder, ClusterTransport, Link, LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
@@ -461,8 +463,21 @@ async fn slow_workers_and_slow_links_delay_results_only() {
 async fn a_client_reconnects_after_its_link_was_cut() {
     let cluster = LocalCluster::start().await.expect("a cluster");
     let link = Link::new();
+    // The first attempt of each round fails.
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    let prepare = async move |client: Client, call: usize| match call % 2 {
+        0 => Err("not yet".to_owned()),
+        _ => {
+            let set = client.set_metadata(["prepared"], call as u64).await;
+            set.map_err(|error| error.to_string())
+        }
+    };
+    let on_reconnect =
+        OnReconnect::new(move |client| prepare(client, counter.fetch_add(1, Ordering::SeqCst)));
     let options = ClientOptions {
         reconnect: Reconnect::Within(TIMEOUT),
+        on_reconnect: Some(on_reconnect),
         ..link.client_options(cluster.client_options())
     };
     let address = cluster.address().to_string();
@@ -474,6 +489,8 @@ async fn a_client_reconnects_after_its_link_was_cut() {
         link.cut();
         assert_eq!(waiting.done().await.name(), "lost");
         client.connected().await.expect("it reconnects");
+        let prepared = client.metadata(["prepared"]).await.expect("set");
+        assert_eq!(prepared, Some(Value::from(2 * round + 1)));
     }
     let mut connection = client.watch_connection();
     // While it is down, no attempt succeeds.

@@ -12,7 +12,7 @@ use daskwire_comm::{
     PendingConnection, Traffic, Transport, Transports,
 };
 use daskwire_peer::Client;
-use daskwire_peer::client::ClientOptions;
+use daskwire_peer::client::{ClientOptions, Reconnect};
 use daskwire_peer::identity::Identity;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -125,6 +125,8 @@ pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
 ///
 /// As [`connecting`].
 pub(crate) async fn connect(scheduler: &Address, mut options: ClientOptions) -> Result<Client> {
+    // The command ends with the connection, and says why.
+    options.reconnect = Reconnect::Never;
     let transports = options.transports.clone();
     if options.comm.connect_retry {
         let patience = options.comm.connect_timeout;

@@ -51,18 +51,24 @@ impl Status {
     }
 }
 
-/// The reaction of a client to a broken connection to the scheduler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The reaction of a client to a broken connection to the scheduler. Default: it tries to reconnect
+/// for 30 seconds, as a client in Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reconnect {
     /// Does not reconnect: all futures end as [`Status::Disconnected`], and nothing
     /// can be submitted any more.
-    #[default]
     Never,
     /// Tries to reconnect for this long. The scheduler has forgotten the client's
     /// keys, so all futures end as [`Status::Lost`], also finished ones, except those of
     /// failed and cancelled tasks; new tasks can be submitted.
     Within(Duration),
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self::Within(Duration::from_secs(30))
+    }
 }
 
 /// One use of a key: from the event that made the scheduler hold the key, to the

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::Client;
-use daskwire_peer::client::ClientOptions;
+use daskwire_peer::client::{ClientOptions, Reconnect};
 use daskwire_testing::TLS_PEM;
 
 /// Connects to the scheduler at `address`, with the certificates of [`TLS_PEM`] if the
@@ -13,6 +13,8 @@ pub(crate) async fn client_at(address: &str) -> Client {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions {
         transports: daskwire_peer::transports_with_tls(&settings.build().expect("certificates")),
+        // A broken connection is a failure of the test.
+        reconnect: Reconnect::Never,
         ..ClientOptions::default()
     };
     let client = Client::connect_with(address, options).await;
