@@ -490,6 +490,8 @@ pub fn warnings_except(log: &str, parts: &[&str]) -> Vec<String> {
     warnings
 }
 
+const SCHEMES: [&str; 4] = ["tcp://", "tls://", "ws://", "wss://"];
+
 /// The address in the line of `log` that contains `label`.
 pub fn address_after(log: &str, label: &str) -> Option<String> {
     // Ignore an incomplete last line.
@@ -497,7 +499,7 @@ pub fn address_after(log: &str, label: &str) -> Option<String> {
     let (_, after) = complete.lines().find_map(|line| line.split_once(label))?;
     after
         .split_whitespace()
-        .find(|word| word.starts_with("tcp://") || word.starts_with("tls://"))
+        .find(|word| SCHEMES.iter().any(|scheme| word.starts_with(scheme)))
         .map(Into::into)
 }
 

@@ -47,3 +47,5 @@ mod worker_options;
 #[cfg(unix)]
 mod worker_signals;
 mod worker_with_dask;
+#[cfg(unix)]
+mod ws_with_dask;
