@@ -23,8 +23,8 @@ pub enum WsError {
         /// What is wrong with it.
         reason: Box<str>,
     },
-    /// The page of a browser, from another host, has asked for a WebSocket.
-    ForeignOrigin {
+    /// The page of a browser has asked for a WebSocket.
+    Origin {
         /// The origin of the page.
         origin: Box<str>,
     },
@@ -89,7 +89,7 @@ impl WsError {
             | Self::HeadTooLong
             | Self::Refused { .. }
             | Self::Upgrade { .. }
-            | Self::ForeignOrigin { .. } => io::ErrorKind::Unsupported,
+            | Self::Origin { .. } => io::ErrorKind::Unsupported,
             Self::ClosedByPeer { .. } => io::ErrorKind::ConnectionAborted,
             Self::NoClose => io::ErrorKind::UnexpectedEof,
             _ => io::ErrorKind::InvalidData,
@@ -121,7 +121,7 @@ impl fmt::Display for WsError {
                 )
             }
             Self::Upgrade { reason } => write!(f, "this is no WebSocket of Dask: {reason}"),
-            Self::ForeignOrigin { origin } => {
+            Self::Origin { origin } => {
                 write!(f, "a web page of {origin} has asked for a WebSocket")
             }
             Self::Text => f.write_str(

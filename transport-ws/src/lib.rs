@@ -25,8 +25,8 @@
 //! # }
 //! ```
 //!
-//! `ws://` neither encrypts nor authenticates, as `tcp://`. A listener refuses web pages of other
-//! hosts, and accepts every path.
+//! `ws://` neither encrypts nor authenticates, as `tcp://`. A listener refuses web pages, and accepts
+//! every path.
 //!
 //! # The format
 //!

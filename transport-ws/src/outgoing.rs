@@ -123,7 +123,10 @@ impl Sender {
         if self.is_within_frame || self.is_closing {
             return;
         }
-        if let Some(payload) = self.pong.take() {
+        // A peer that reads nothing gets no more answers: those to later pings replace this one.
+        if self.out.len() < MAX_BUFFERED_LEN
+            && let Some(payload) = self.pong.take()
+        {
             self.begin_frame(OpCode::Control(Control::Pong), payload.len() as u64);
             self.put(&payload, 0);
         }
@@ -157,17 +160,25 @@ impl Sender {
 
     /// Begins the messages of the frames before `end` that have not begun. All but the last are
     /// empty.
-    fn begin_frames(&mut self, end: usize) {
+    ///
+    /// # Errors
+    ///
+    /// If the WebSocket was closed meanwhile: nothing may follow the close message.
+    fn begin_frames(&mut self, end: usize) -> io::Result<()> {
         while self.begun < end {
             let Some(len) = (self.decoder.prelude()).and_then(|prelude| prelude.length(self.begun))
             else {
-                return;
+                break;
             };
             self.queue_control();
+            if self.is_closing {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             self.begin_frame(OpCode::Data(Data::Binary), len);
             self.is_within_frame = len != 0;
             self.begun += 1;
         }
+        Ok(())
     }
 
     /// Begins what comes next, after bytes of the comm.
@@ -177,12 +188,12 @@ impl Sender {
                 index, filled: 0, ..
             } => {
                 self.is_within_frame = false;
-                self.begin_frames(index + 1);
+                self.begin_frames(index + 1)?;
             }
             Wanted::Nothing => {
                 self.is_within_frame = false;
                 let prelude = self.decoder.prelude();
-                self.begin_frames(prelude.map_or(0, |prelude| prelude.frame_count()));
+                self.begin_frames(prelude.map_or(0, |prelude| prelude.frame_count()))?;
                 self.queue_control();
             }
             _ => {}
@@ -212,6 +223,9 @@ impl Sender {
                     if let Some(prelude) = self.decoder.prelude() {
                         let count = prelude.frame_count() as u64;
                         self.queue_control();
+                        if self.is_closing {
+                            return Err(io::ErrorKind::BrokenPipe.into());
+                        }
                         self.begin_frame(OpCode::Data(Data::Binary), 8);
                         self.put(&count.to_le_bytes(), 0);
                         self.begin_next()?;
@@ -269,8 +283,13 @@ impl Sender {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.queue_control();
-        ready!(self.poll_send(context))?;
+        loop {
+            self.queue_control();
+            ready!(self.poll_send(context))?;
+            if self.pong.is_none() || self.is_within_frame || self.is_closing {
+                break;
+            }
+        }
         if self.out.capacity() > MAX_KEPT_LEN {
             self.out = Vec::new();
         }
@@ -285,11 +304,18 @@ impl Sender {
 
     /// Sends the close message, or ends the stream within a message.
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.io.is_some() && !self.is_between_messages() {
+            if self.is_closing {
+                // The close message says why.
+                ready!(self.poll_send(context))?;
+            }
+            self.is_closing = true;
+        }
+        let is_between_messages = self.is_between_messages();
         let Some(io) = &mut self.io else {
             return Poll::Ready(Ok(()));
         };
-        if !self.decoder.is_idle() && !self.decoder.is_complete() {
-            self.is_closing = true;
+        if !is_between_messages {
             return Pin::new(io).poll_shutdown(context);
         }
         // The connection stays open: an HTTP proxy ends both directions with the first one that
@@ -384,3 +410,40 @@ const NORMAL: u16 = 1000;
 
 /// Status of a close message: the comm was dropped.
 const GOING_AWAY: u16 = 1001;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that has no room.
+    struct Full;
+
+    impl AsyncWrite for Full {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn pings_of_a_peer_that_does_not_read_take_bounded_memory() {
+        let (_outgoing, shared) = Outgoing::new(Box::new(Full), Side::Server);
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..10_000 {
+            shared.answer(vec![0; 125], &mut context);
+        }
+        assert!(shared.sender().out.len() <= MAX_BUFFERED_LEN + 127);
+        assert!(shared.sender().pong.is_some());
+    }
+}

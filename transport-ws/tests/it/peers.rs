@@ -298,6 +298,7 @@ async fn ends_without_a_close_message_are_errors() {
 
 #[tokio::test]
 async fn requests_that_open_no_websocket_are_answered() {
+    let own = format!("{REQUEST}Origin: http://here\r\n\r\n");
     let foreign = format!("{REQUEST}Origin: http://elsewhere\r\n\r\n");
     let long = format!("{REQUEST}X: {}\r\n\r\n", "x".repeat(40_000));
     for (bytes, status, expected) in [
@@ -313,6 +314,7 @@ async fn requests_that_open_no_websocket_are_answered() {
         ),
         ("\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0", "400 ", "tcp://"),
         (&foreign, "403 ", "http://elsewhere"),
+        (&own, "403 ", "http://here"),
         (&long, "431 ", "32 KiB"),
     ] {
         let (listener, address) = listen(CommOptions::default()).await;
@@ -325,17 +327,6 @@ async fn requests_that_open_no_websocket_are_answered() {
         );
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
     }
-    let own = format!("{REQUEST}Origin: http://HERE:1\r\n\r\n");
-    let (listener, address) = listen(CommOptions::default()).await;
-    let opening = async { listener.accept().await.unwrap().handshake().await };
-    let client = async {
-        let (mut stream, head) = request(&address, &own).await;
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        stream.write_all(&message(&[HANDSHAKE])).await.unwrap();
-        stream
-    };
-    let (_, comm) = tokio::join!(client, opening);
-    comm.expect("a page of this host");
 }
 
 /// The error of a connector to a server that answers with these bytes.
