@@ -305,6 +305,12 @@ impl<'de> Deserializer<'de> for De {
                 opened => opened,
             };
             let value = this.map_err(de::Error::custom)?;
+            if let Value::Object(object) = &value
+                && object.origin() == Origin::Unread
+            {
+                // Stands for what was not read, and says why.
+                return Err(de::Error::custom(object.name()));
+            }
             return as_value::hand_over(value, || visitor.visit_newtype_struct(self));
         }
         visitor.visit_newtype_struct(self)

@@ -537,7 +537,7 @@ impl Frame<'_> {
                 let columns = (0..count).map(|_| {
                     let values = items.by_ref().take(row_count);
                     let values: Converted<Vec<Value>> =
-                        values.map(|item| self.object(item)).collect();
+                        values.map(|item| self.counted_object(item)).collect();
                     objects_of(&values?, MAX_LIST_LEVELS)
                 });
                 columns.collect()
@@ -552,6 +552,18 @@ impl Frame<'_> {
         let len = array.len().saturating_mul(array.dtype().item_len());
         self.budget.spend_copy(len)?;
         Ok(array)
+    }
+
+    /// An element of an array of objects. Charges the budget for its copy in a column: many elements
+    /// may be one object, and one that is not shared has at least a sixteenth of this in the pickle.
+    fn counted_object(&self, node: Node<'_, '_>) -> Converted<Value> {
+        let value = self.object(node)?;
+        let len = match &value {
+            Value::Array(array) => array.len().saturating_mul(16),
+            value => usize::try_from(value.nbytes() / 2).unwrap_or(usize::MAX),
+        };
+        self.budget.spend_copy(len)?;
+        Ok(value)
     }
 
     /// An element of an array of objects; missing ones are `None`.
@@ -774,6 +786,18 @@ impl Split<'_> {
 /// Maximum levels of lists in a column of objects.
 const MAX_LIST_LEVELS: usize = 8;
 
+/// The last offset that an array of strings or bytes can have.
+const MAX_DATA_LEN: usize = i32::MAX as usize;
+
+/// Length of a string or of bytes.
+fn data_len(value: &Value) -> usize {
+    match value {
+        Value::Str(string) => string.len(),
+        Value::Bytes(data) => data.len(),
+        _ => 0,
+    }
+}
+
 /// A column of objects of one type.
 fn objects_of(values: &[Value], levels: usize) -> Converted<ArrayRef> {
     let some = || values.iter().filter(|value| !matches!(value, Value::None));
@@ -795,6 +819,9 @@ fn objects_of(values: &[Value], levels: usize) -> Converted<ArrayRef> {
         items.collect()
     }
     Ok(match first {
+        Value::Str(_) | Value::Bytes(_) if some().map(data_len).sum::<usize>() > MAX_DATA_LEN => {
+            return unsupported("2 GiB of text or bytes in a column");
+        }
         Value::Str(_) => {
             let column: StringArray = all(values, Value::as_str)?;
             Arc::new(column)

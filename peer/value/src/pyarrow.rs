@@ -183,6 +183,8 @@ impl Frame<'_> {
                 None => self.zone(zone).map(Arc::from),
             });
             let zone: Option<Arc<str>> = zone.transpose()?;
+            let len = zone.as_ref().map_or(0, |zone| zone.len());
+            self.budget.spend_copy(len)?;
             if let Some(unit) = unit {
                 return Ok(DataType::Timestamp(unit, zone));
             }

@@ -129,14 +129,19 @@ impl Entries {
                 (Value::Str(nanos), Value::Int(rest)),
             ] = &self.entries[..]
             && (&**secs, &**nanos) == ("secs", "nanos")
-            && let (Ok(count), Ok(rest @ 0..1_000_000_000)) =
+            && let (Ok(count @ 0..=MAX_SECONDS), Ok(rest @ 0..1_000_000_000)) =
                 (u64::try_from(*count), u32::try_from(*rest))
+            && rest % 1000 == 0
         {
             return Value::from(Duration::new(count, rest));
         }
         tagged(self.variant, Value::Dict(self.entries.into()))
     }
 }
+
+/// The last second of the longest `datetime.timedelta`, which has a whole number of microseconds. Other
+/// durations stay what they are without this conversion.
+const MAX_SECONDS: u64 = 1_000_000_000 * 86_400 - 1;
 
 macro_rules! plain {
     ($($method:ident: $type:ty;)*) => {$(
