@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
 use super::state::ClientInput;
-use super::{ClientOptions, ConnectError};
+use super::{ClientOptions, ConnectError, Connection};
 
 /// The client's name in errors.
 const CLIENT: &str = "a client in Rust";
@@ -183,9 +183,17 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     }
     if let (Some(hook), Some(client)) = (&shared.options.on_reconnect, shared.client()) {
         let what = "the function that runs when the client has reconnected";
+        let mut states = shared.connection.subscribe();
+        let ended = states.wait_for(|state| matches!(state, Connection::Closed { .. }));
         with_timeout(left(), what, async {
-            let ran = hook.run(client).await;
-            ran.map_err(|reason| ConnectError::OnReconnect { reason })
+            tokio::select! {
+                ran = hook.run(client) => {
+                    ran.map_err(|reason| ConnectError::OnReconnect { reason })
+                }
+                _ = ended => Err(ConnectError::OnReconnect {
+                    reason: "the client was closed".to_owned(),
+                }),
+            }
         })
         .await?;
     }

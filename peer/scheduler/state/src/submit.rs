@@ -28,6 +28,8 @@ pub(super) struct Submitting {
     tasks: vec::IntoIter<Submitted>,
     /// The number of tasks that were measured, and the memory that they would take.
     measured: (usize, usize),
+    /// The addresses of the demands that were measured.
+    measured_demands: BTreeSet<usize>,
     /// The tasks that are, by index in the graph. Each is kept until the end, see
     /// [`Task::waiter_count`].
     pub(super) ids: Vec<TaskId>,
@@ -90,6 +92,7 @@ impl State {
             ids: Vec::with_capacity(tasks.len()),
             tasks: tasks.into_iter(),
             measured: (0, 0),
+            measured_demands: BTreeSet::new(),
             keys,
             key_count: 0,
             actors: actors.into_iter(),
@@ -175,6 +178,10 @@ impl State {
         *count += 1;
         if !self.by_key.contains_key(&task.key) {
             *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
+            let address = Arc::as_ptr(&task.demands).addr();
+            if submitting.measured_demands.insert(address) {
+                *len = len.saturating_add(task.demands.len());
+            }
         }
         match self.tasks_len.saturating_add(*len) > self.policy.max_tasks_len {
             true => Step::Refuse,
