@@ -38,7 +38,7 @@ pub enum Connection {
 /// others, too. The function brings back what the program needs:
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use daskwire_peer::Client;
 /// use daskwire_peer::client::{ClientOptions, OnReconnect};
 ///
