@@ -193,7 +193,7 @@ pub enum SchedulerInput {
         client: String,
         /// What is measured.
         measure: MemoryMeasure,
-        /// The interval of the samples.
+        /// The interval of the samples, at least a millisecond.
         interval: Duration,
     },
     /// The samples under this key are to be forgotten.

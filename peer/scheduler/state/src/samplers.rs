@@ -12,6 +12,9 @@ const MAX_SAMPLERS: usize = 64;
 /// Maximum number of samples of all samplers. Further ones are not taken.
 const MAX_SAMPLES: usize = 1 << 20;
 
+/// The shortest interval. Without one, samples of the same time would never end.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+
 /// What clients have sampled.
 #[derive(Debug, Default)]
 pub(super) struct Samplers {
@@ -63,7 +66,7 @@ impl State {
         let sampler = Sampler {
             client,
             measure,
-            interval,
+            interval: interval.max(MIN_INTERVAL),
             next,
             samples: Vec::new(),
         };
@@ -104,7 +107,7 @@ impl State {
                 sampler.samples.push(sample);
                 self.samplers.sample_count += 1;
             }
-            sampler.next = now + sampler.interval;
+            sampler.next = now.saturating_add(sampler.interval);
             self.samplers.due.insert((sampler.next, key));
         }
     }
