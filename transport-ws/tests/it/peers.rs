@@ -236,7 +236,7 @@ async fn fragments_are_joined_and_pings_are_answered() {
         masked(0x02, b""),
         ping,
         masked(0x80, &[7; 70_000]),
-        masked(0x8a, b"a pong that nobody asked for"),
+        masked(0x8a, b"a pong without a ping"),
         message(&[b"", b"next", b""]),
         masked(0x88, b"\x03\xe8"),
     ]

@@ -14,7 +14,7 @@ use super::slices::SLICE;
 use super::{State, Totals, WorkerCounts, WorkerId};
 
 /// The tasks that a query is about. All tasks are queried in parts, between which events are
-/// handled, so that nobody waits for a query of many tasks.
+/// handled, so that none of them waits for a query of many tasks.
 #[derive(Clone, Copy, Debug)]
 pub enum Selection<'k> {
     /// The tasks with these keys.
