@@ -1,6 +1,7 @@
 //! The state machine of a scheduler, driven by the messages of clients and workers.
 
 use core::time::Duration;
+use std::collections::HashSet;
 
 use crate::message::Message as _;
 use daskwire_messages::graph::{Argument, Graph, Task};
@@ -17,8 +18,8 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Policy, PrefixCounts, RequestId,
-    SchedulerInput, State, Submission, WorkerId,
+    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Place, Policy, PrefixCounts, RequestId,
+    SchedulerInput, Selection, State, Submission, WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -31,7 +32,12 @@ use crate::input::Choices;
 pub(crate) fn scheduler_machine(input: &[u8]) {
     let choices = Choices(input);
     BUDGET.check(input.len(), || {
-        let mut cluster = Cluster::new(choices);
+        // A quarter of the inputs have a limit of the memory of tasks.
+        let max_tasks_len = match input.len() % 4 {
+            0 => 8 << 10,
+            _ => usize::MAX,
+        };
+        let mut cluster = Cluster::new(choices, max_tasks_len);
         while !cluster.choices.is_empty() {
             cluster.step();
         }
@@ -64,10 +70,14 @@ struct Cluster<'c> {
 const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
 
 impl<'c> Cluster<'c> {
-    fn new(choices: Choices<'c>) -> Self {
+    fn new(choices: Choices<'c>, max_tasks_len: usize) -> Self {
+        let policy = Policy {
+            max_tasks_len,
+            ..Policy::default()
+        };
         let mut cluster = Self {
             choices,
-            state: State::new(Policy::default()),
+            state: State::new(policy),
             now: Duration::ZERO,
             clients: Vec::new(),
             workers: Vec::new(),
@@ -393,6 +403,7 @@ impl<'c> Cluster<'c> {
             12..=14 => {
                 let identities = self.state.identities(None);
                 assert_eq!(identities.len(), self.state.worker_count());
+                self.check_queries();
                 return;
             }
             15 => SchedulerInput::Close,
@@ -418,12 +429,47 @@ impl<'c> Cluster<'c> {
         self.handle(event);
     }
 
+    /// Checks that lists of tasks and lists of the keys of workers, both made in parts, agree.
+    fn check_queries(&self) {
+        let mut holders = Vec::new();
+        for part in 0..self.state.part_count() {
+            let held = self.state.who_has(Selection::Part(part));
+            holders.extend(held.into_iter().flat_map(|(key, workers)| {
+                workers.into_iter().map(move |worker| (worker, key.clone()))
+            }));
+        }
+        let mut held = Vec::new();
+        let mut assigned = HashSet::new();
+        for (_, worker) in self.state.worker_ids() {
+            type List = fn(&State, &str, &mut Place, &mut Vec<Key>) -> bool;
+            let list = |list: List| {
+                let (mut place, mut keys) = (Place::default(), Vec::new());
+                while !list(&self.state, worker, &mut place, &mut keys) {}
+                keys
+            };
+            held.extend(
+                list(State::has_what)
+                    .into_iter()
+                    .map(|key| (worker.to_owned(), key)),
+            );
+            for key in list(State::processing) {
+                assert!(
+                    assigned.insert(key),
+                    "a task of two workers, or listed twice"
+                );
+            }
+        }
+        holders.sort();
+        held.sort();
+        assert_eq!(holders, held);
+    }
+
     /// The events of requests that change where tasks run and where data is, and of diagnostics.
     fn operate(&mut self) {
         let choices = &mut self.choices;
         let worker = format!("tcp://w{}:1", choices.below(4));
         let name = choices.below(3).to_string();
-        let event = match choices.below(16) {
+        let event = match choices.below(17) {
             0 => {
                 let keys = Keys(choices.keys());
                 SchedulerInput::ReplicasAdded { worker, keys }
@@ -469,6 +515,7 @@ impl<'c> Cluster<'c> {
             12 => SchedulerInput::RecordTasks,
             13 => SchedulerInput::CollectionStarted(name),
             14 => SchedulerInput::CollectionEnded(name),
+            16 => SchedulerInput::ObserveEnds(choices.byte() & 1 == 1),
             _ => {
                 let mut counts = PrefixCounts::new();
                 for part in 0..self.state.part_count() {

@@ -80,6 +80,11 @@ impl State {
         let lens = self.tasks.iter().map(|(_, task)| task.len());
         let shared = self.groups.iter().map(|(_, group)| group.key.demands.len());
         assert_eq!(lens.chain(shared).sum::<usize>(), self.tasks_len);
+        let reserved = self.jobs().filter_map(|job| match job {
+            Job::Submit(submitting) => Some(submitting.reserved),
+            _ => None,
+        });
+        assert_eq!(reserved.sum::<usize>(), self.reserved_len);
         assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slot_count());
         for id in &all {
             self.check_task(*id, &left);

@@ -285,7 +285,8 @@ pub struct Policy {
     pub max_shared_len: usize,
     /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
     /// them, its key, and one KiB; annotations count once for all tasks that share them. What tasks
-    /// have raised does not count. A submission that would exceed the limit fails with a
+    /// have raised does not count. A submission that would exceed the limit, together with what others
+    /// have yet to insert, fails with a
     /// `MemoryError`. Default: no limit.
     pub max_tasks_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
@@ -354,6 +355,8 @@ pub struct State {
     tasks: Table<Task>,
     /// The memory of all tasks and groups, see [`Policy::max_tasks_len`].
     tasks_len: usize,
+    /// The part of that memory which is kept for tasks that are not inserted yet.
+    reserved_len: usize,
     by_key: KeyIndex,
     clients: Members<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
@@ -523,6 +526,7 @@ impl State {
             totals: Totals::default(),
             tasks: Table::default(),
             tasks_len: 0,
+            reserved_len: 0,
             by_key: KeyIndex::default(),
             clients: Members::default(),
             by_name: HashMap::new(),

@@ -28,6 +28,8 @@ pub(super) struct Submitting {
     tasks: vec::IntoIter<Submitted>,
     /// The number of tasks that were measured, and the memory that they would take.
     measured: (usize, usize),
+    /// The memory that is kept for its tasks that are not inserted yet.
+    pub(super) reserved: usize,
     /// The addresses of the demands that were measured.
     measured_demands: BTreeSet<usize>,
     /// The tasks that are, by index in the graph. Each is kept until the end, see
@@ -50,8 +52,8 @@ pub(super) struct Submitting {
 /// What is done of a submission next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The memory of its tasks is added up. One that would take too much is refused before it takes
-    /// any, so that the submissions of others between its slices do not fail for it.
+    /// The memory of its tasks is added up and kept for them. One that would take too much is refused
+    /// before it takes any, so that the submissions of others between its slices do not fail for it.
     Measure,
     /// Its tasks are inserted.
     Insert,
@@ -92,6 +94,7 @@ impl State {
             ids: Vec::with_capacity(tasks.len()),
             tasks: tasks.into_iter(),
             measured: (0, 0),
+            reserved: 0,
             measured_demands: BTreeSet::new(),
             keys,
             key_count: 0,
@@ -161,6 +164,7 @@ impl State {
                         for group in core::mem::take(&mut submitting.groups).into_values() {
                             self.leave_group(group);
                         }
+                        self.reserved_len -= core::mem::take(&mut submitting.reserved);
                         return true;
                     }
                 },
@@ -170,23 +174,29 @@ impl State {
     }
 
     /// Adds the memory of the next task to that of the others. Returns what is done next.
-    fn measure_submitted(&self, submitting: &mut Submitting) -> Step {
+    fn measure_submitted(&mut self, submitting: &mut Submitting) -> Step {
         let (count, len) = &mut submitting.measured;
-        let Some(task) = submitting.tasks.as_slice().get(*count) else {
-            return Step::Insert;
-        };
-        *count += 1;
-        if !self.by_key.contains_key(&task.key) {
-            *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
-            let address = Arc::as_ptr(&task.demands).addr();
-            if submitting.measured_demands.insert(address) {
-                *len = len.saturating_add(task.demands.len());
+        let next = submitting.tasks.as_slice().get(*count);
+        if let Some(task) = next {
+            *count += 1;
+            if !self.by_key.contains_key(&task.key) {
+                *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
+                let address = Arc::as_ptr(&task.demands).addr();
+                if submitting.measured_demands.insert(address) {
+                    *len = len.saturating_add(task.demands.len());
+                }
             }
         }
-        match self.tasks_len.saturating_add(*len) > self.policy.max_tasks_len {
-            true => Step::Refuse,
-            false => Step::Measure,
+        let taken = self.tasks_len.saturating_add(self.reserved_len);
+        if taken.saturating_add(*len) > self.policy.max_tasks_len {
+            return Step::Refuse;
         }
+        if next.is_some() {
+            return Step::Measure;
+        }
+        submitting.reserved = *len;
+        self.reserved_len += *len;
+        Step::Insert
     }
 
     /// Inserts a task. Returns what is done next.
@@ -208,14 +218,18 @@ impl State {
         }
         let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
         let group = submitting.groups.get(&demands).copied();
-        // Others may have submitted tasks since it was measured.
+        // A task that was known when it was measured may be forgotten since.
         let mut len = task_len(&task.key, Some(&task.run_spec));
         if group.is_none() {
             len = len.saturating_add(task.demands.len());
         }
-        if self.tasks_len.saturating_add(len) > self.policy.max_tasks_len {
+        let kept = len.min(submitting.reserved);
+        let taken = self.tasks_len.saturating_add(self.reserved_len - kept);
+        if taken.saturating_add(len) > self.policy.max_tasks_len {
             return Step::Refuse;
         }
+        submitting.reserved -= kept;
+        self.reserved_len -= kept;
         dependencies.sort_unstable();
         dependencies.dedup();
         let priority = Priority {

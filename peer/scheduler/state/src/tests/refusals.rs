@@ -152,3 +152,36 @@ fn a_submission_beyond_the_memory_of_tasks_costs_only_itself() {
     assert_eq!((failed(client), failed(other)), (20, 0));
     assert_eq!(cluster.state.task_count(), 4);
 }
+
+#[test]
+fn of_two_submissions_without_memory_for_both_one_has_it() {
+    let mut cluster = Cluster::new();
+    cluster.state.policy.max_tasks_len = 10 * 1024;
+    cluster.state.slice_len = 1;
+    let clients = [cluster.client("one"), cluster.client("two")];
+    let now = cluster.now;
+    let mut sent = Vec::new();
+    for (client, name) in clients.iter().zip(["a", "b"]) {
+        let keys: Vec<String> = (0..6).map(|n| format!("{name}-{n}")).collect();
+        let graph: Graph = keys.iter().map(|key| add(key, &[])).collect();
+        let message = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys: keys.iter().map(String::as_str).collect(),
+            ..UpdateGraph::default()
+        };
+        let event = SchedulerInput::FromClient(*client, message.into());
+        sent.extend(cluster.state.handle(now, event));
+    }
+    while cluster.state.is_pending() {
+        sent.extend(cluster.state.proceed(now));
+        cluster.state.check();
+    }
+    let mut failed = clients.map(|client| {
+        let is_failed = |action: &&Action| matches!(action, Action::ToClient(id, ToClient::TaskErredForClient(_)) if *id == client);
+        sent.iter().filter(is_failed).count()
+    });
+    failed.sort_unstable();
+    assert_eq!(failed, [0, 6]);
+    assert_eq!(cluster.state.task_count(), 6);
+    assert_eq!(cluster.state.reserved_len, 0);
+}
