@@ -407,6 +407,13 @@ impl Transports {
         self
     }
 
+    /// Adds all transports of another registry, which replace earlier ones for their schemes.
+    #[must_use]
+    pub fn with_all(mut self, others: &Self) -> Self {
+        self.0.splice(..0, others.0.iter().cloned());
+        self
+    }
+
     /// The schemes of all transports.
     pub fn schemes(&self) -> impl Iterator<Item = &'static str> {
         self.0

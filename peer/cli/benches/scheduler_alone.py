@@ -313,10 +313,9 @@ def scheduler(command):
     finally:
         # A profiler writes its file at the end.
         serving.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             serving.wait(30)
-        finally:
-            serving.kill()
+        serving.kill()
 
 
 def measure(command, shape, count, workers):

@@ -1,4 +1,4 @@
-//! The `daskwire` command (`main`), and its parts for other programs and tests:
+//! The `daskwire` command (`main`, and `main_with` for other transports), and its parts for other programs and tests:
 //! inspecting recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
 //! ([`pickle`]), and following a task through a cluster (`journey`).
 //!
@@ -31,4 +31,4 @@ pub mod pickle;
 mod printable;
 
 #[cfg(feature = "command")]
-pub use command::main;
+pub use command::{main, main_with};

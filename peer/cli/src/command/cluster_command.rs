@@ -3,7 +3,7 @@
 
 use core::fmt;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,12 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::command::connect::{address, connect};
 use crate::command::failure::{Failure, Result};
-use crate::command::show::{ResultArguments, key_json, value_json};
+use crate::command::show::{ResultArguments, extension, key_json, value_json};
+#[cfg(feature = "parquet")]
+use crate::command::tables;
 use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity;
-use crate::command::{json, terminal};
+use crate::command::{json, npy, terminal};
 use crate::format::{bytes, count, duration};
 use crate::printable;
 
@@ -46,14 +48,18 @@ const HOLDER: &str = "daskwire-shell";
 #[derive(Debug, Args)]
 pub(crate) struct SchedulerArguments {
     /// The scheduler, as tcp://HOST:PORT, tls://, ws://, wss:// or, for a relay,
-    /// quic://HOST:PORT
+    /// quic://HOST:PORT [default: that of --scheduler-file, or scheduler-address of Dask's
+    /// configuration, such as the variable DASK_SCHEDULER_ADDRESS]
     pub(crate) scheduler: String,
+    /// The file that `dask scheduler --scheduler-file` writes, in place of SCHEDULER
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    scheduler_file: Option<PathBuf>,
     /// Timeout of connections and short replies, such as 5s [default: 30s for a connection,
     /// 5 minutes for replies, because the scheduler may be busy]
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
-    timeout: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Connection")]
+    pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
-    tls: TlsArguments,
+    pub(crate) tls: TlsArguments,
 }
 
 /// The arguments for transfers to and from a cluster.
@@ -73,6 +79,10 @@ pub(crate) struct Scatter {
     /// The files
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// Store what the files contain instead of their bytes: .npy as an array of numpy, .csv and
+    /// .parquet as a table of pyarrow (which need the feature parquet), .json as a value
+    #[arg(long)]
+    values: bool,
     /// A key that the cluster does not have yet, for a single file [default: a unique key
     /// for each file]
     #[arg(long, allow_hyphen_values = true)]
@@ -478,7 +488,11 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };
-        data.push((name, Value::bytes(bytes)));
+        let value = match arguments.values {
+            true => contents(file, bytes)?,
+            false => Value::bytes(bytes),
+        };
+        data.push((name, value));
     }
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
@@ -505,6 +519,35 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     }
     leave(client).await;
     Ok(())
+}
+
+/// The value that a file contains, by its extension.
+fn contents(file: &Path, bytes: Vec<u8>) -> Result<Value> {
+    let name = file.display();
+    let read = match &*extension(file) {
+        "npy" => npy::read(bytes),
+        #[cfg(feature = "parquet")]
+        "csv" => tables::read_csv(&bytes).map_err(|error| error.to_string()),
+        #[cfg(feature = "parquet")]
+        "parquet" => tables::read_parquet(bytes).map_err(|error| error.to_string()),
+        #[cfg(not(feature = "parquet"))]
+        "csv" | "parquet" => {
+            return Err(Failure::usage(format_args!(
+                "--values {name}: tables are not part of this build: install daskwire-cli with its \
+                 feature parquet"
+            )));
+        }
+        "json" => match core::str::from_utf8(&bytes) {
+            Ok(text) => json::parse(text),
+            Err(error) => Err(error.to_string()),
+        },
+        _ => {
+            return Err(Failure::usage(format_args!(
+                "--values {name}: expected a name that ends with .npy, .csv, .parquet or .json"
+            )));
+        }
+    };
+    read.map_err(|error| format!("{name}: {error}").into())
 }
 
 pub(crate) async fn gather(arguments: &Gather) -> Result {

@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::command::cluster_command::message;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::command::tls::has_transport;
 
 /// Time for the handshake and the registration, after which the command checks whether the
 /// peer is an HTTP server or a worker.
@@ -45,7 +46,7 @@ pub(crate) fn address(input: &str) -> Result<Address> {
     let address: Address = input
         .parse()
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))?;
-    if !["tcp", "tls", "quic", "ws", "wss", "unix"].contains(&address.scheme()) {
+    if !has_transport(address.scheme()) {
         return Err(Failure::usage(format_args!(
             "{input}: expected the scheme tcp, tls, quic, ws, wss or unix"
         )));

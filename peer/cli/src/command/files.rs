@@ -1,8 +1,10 @@
 //! Files that commands read before they begin their work.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, Read as _};
 use std::path::Path;
+
+use serde_json::Value;
 
 use crate::command::failure::Result;
 
@@ -28,6 +30,38 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
 /// The error for a file of [`MAX_LEN`] bytes or more.
 pub(crate) fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, "it has 1 MiB or more")
+}
+
+/// Reads the first JSON document in a file: the writer of a FIFO may keep it open.
+pub(crate) fn scheduler_document(path: &Path) -> io::Result<Value> {
+    let mut file = BufReader::new(File::open(path)?.take(MAX_LEN));
+    let documents = serde_json::Deserializer::from_reader(&mut file);
+    let document = documents.into_iter().next();
+    let read = match document {
+        Some(document) => document.map_err(io::Error::from),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    };
+    match read {
+        Err(error)
+            if error.kind() == io::ErrorKind::UnexpectedEof && file.get_ref().limit() == 0 =>
+        {
+            Err(too_large())
+        }
+        read => read,
+    }
+}
+
+/// The address in the document of a scheduler's file.
+///
+/// # Errors
+///
+/// If it has none.
+pub(crate) fn address_of<'d>(document: &'d Value, path: &Path) -> Result<&'d str> {
+    let expected = || {
+        let name = path.display();
+        format!("{name}: expected a JSON object with the string `address`")
+    };
+    Ok(document["address"].as_str().ok_or_else(expected)?)
 }
 
 /// Runs a function that reads files, on a thread of its own: a file system that does not answer,

@@ -15,11 +15,15 @@ mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
+mod npy;
 mod preload;
 mod runtime;
+mod scheduler_address;
 mod scheduler_command;
 mod show;
 mod snapshot;
+#[cfg(feature = "parquet")]
+mod tables;
 mod terminal;
 mod tls;
 mod top;
@@ -32,7 +36,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use daskwire::message::Layout;
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
 use serde_json::json;
@@ -40,10 +44,10 @@ use serde_json::json;
 use crate::encode::{Target, documents};
 use crate::printable;
 use arguments::{LayoutChoice, PrefixChoice, is_standard_stream, name, read};
+use cluster_command::SchedulerArguments;
 use failure::{Failure, Result};
 use runtime::{on_cluster, stop_requested};
-use tls::TlsArguments;
-use worker_command::quantity::duration;
+use tls::{TlsArguments, add_transports, all_transports, with_added};
 
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
@@ -138,18 +142,11 @@ struct Encode {
 
 #[derive(Debug, Args)]
 struct Identity {
-    /// The scheduler, as tcp://HOST:PORT, tls://, ws://, wss:// or, for a relay,
-    /// quic://HOST:PORT
-    address: String,
-    /// Timeout of the connection, the handshake and the reply, each [default: 30s for the
-    /// connection, 5 minutes for the others, because the scheduler may be busy]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    timeout: Option<Duration>,
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    tls: TlsArguments,
 }
 
 #[derive(Debug, Args)]
@@ -203,6 +200,35 @@ enum CongestionChoice {
 /// replace or restart this process with the arguments of the process. The process should
 /// therefore do nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    run_main(arguments.into_iter().collect())
+}
+
+/// Runs the command like [`main`], also at addresses of other transports than its own.
+///
+/// `transports` replace those of the command for their schemes. All commands with addresses use
+/// them: clients, schedulers, workers and relays. A process calls this once: those of a second call
+/// are ignored.
+///
+/// ```no_run
+/// # use daskwire_comm::Transports;
+/// // A program that is called as `dask-over-serial worker serial:///dev/ttyUSB0`.
+/// let transports = Transports::new(); // .with(Serial::default())
+/// let status = daskwire_cli::main_with(std::env::args_os(), transports);
+/// std::process::exit(status.into());
+/// ```
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>, transports: Transports) -> u8 {
+    add_transports(transports);
+    run_main(arguments.into_iter().collect())
+}
+
+fn run_main(arguments: Vec<OsString>) -> u8 {
+    let arguments = match scheduler_address::complete(&Cli::command(), arguments) {
+        Ok(arguments) => arguments,
+        Err(failure) => {
+            terminal::error(&failure);
+            return failure.code();
+        }
+    };
     let status = match Cli::try_parse_from(arguments) {
         Ok(cli) => run_on_large_stack(cli),
         Err(error) => {
@@ -310,9 +336,9 @@ fn encode(arguments: &Encode) -> Result {
 }
 
 async fn identity(arguments: &Identity) -> Result {
-    let address = connect::address(&arguments.address)?;
-    let transports = arguments.tls.transports(&[&address])?;
-    let options = match arguments.timeout {
+    let address = connect::address(&arguments.scheduler.scheduler)?;
+    let transports = arguments.scheduler.tls.transports(&[&address])?;
+    let options = match arguments.scheduler.timeout {
         Some(timeout) => daskwire_peer::identity::options(timeout),
         None => {
             let CommOptions {
@@ -380,10 +406,10 @@ async fn relay(arguments: &Relay) -> Result {
         tls: tls.as_ref().map(Into::into).unwrap_or_default(),
         ..QuicOptions::default()
     };
-    let transports = match &tls {
-        Some(tls) => daskwire_peer::transports_with_tls(tls).with(Quic::new(quic)),
-        None => daskwire_peer::transports(),
-    };
+    let mut transports = all_transports(tls.as_ref());
+    if tls.is_some() {
+        transports = with_added(transports.with(Quic::new(quic)));
+    }
     let listener = transports.bind(&listen, CommOptions::default()).await;
     let listener = listener.map_err(|error| error.to_string())?;
     let bound = listener
@@ -464,6 +490,11 @@ fn pickle(arguments: &Pickle) -> Result {
 
 #[cfg(test)]
 mod tests {
+    use daskwire_comm::{
+        BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection, Transport,
+    };
+    use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
+
     use super::*;
 
     /// Splits a shell command line into words; single quotes are the only supported syntax.
@@ -512,5 +543,52 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// TCP under another scheme.
+    struct Renamed(Transports);
+
+    impl Transport for Renamed {
+        fn schemes(&self) -> &[&'static str] {
+            &["renamed"]
+        }
+
+        fn connect<'a>(
+            &'a self,
+            address: &'a Address,
+            options: &'a ConnectOptions,
+        ) -> BoxFuture<'a, core::result::Result<PendingConnection, ConnectError>> {
+            Box::pin(async move {
+                let address = format!("tcp://{}", address.location()).parse();
+                let address = address.expect("a host and a port");
+                let transport = self.0.for_scheme("tcp")?;
+                transport.connect(&address, options).await
+            })
+        }
+
+        fn bind<'a>(
+            &'a self,
+            _address: &'a Address,
+        ) -> BoxFuture<'a, core::result::Result<Box<dyn Listen>, CommError>> {
+            Box::pin(async { Err(daskwire_comm::Closed::Locally.into()) })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_program_adds_its_transports() {
+        let cluster = LocalCluster::builder().transport(ClusterTransport::Tcp);
+        let cluster = cluster.start().await.expect("it starts");
+        let address = format!("renamed://{}", cluster.address().location());
+        let run = move |address: String| {
+            tokio::task::spawn_blocking(move || {
+                let transports = Transports::new().with(Renamed(daskwire_peer::transports()));
+                let arguments = ["daskwire", "submit", &address, "operator.add", "1", "2"];
+                main_with(arguments.map(OsString::from), transports)
+            })
+        };
+        assert_eq!(run(address).await.expect("no panic"), 0);
+        let other = format!("other://{}", cluster.address().location());
+        assert_eq!(run(other).await.expect("no panic"), 2);
+        cluster.close().await;
     }
 }

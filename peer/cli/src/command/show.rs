@@ -8,21 +8,23 @@ use crate::inspect::{Hooks, tagged};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use daskwire_numpy::{ByteOrder, DType, Kind, Order};
+use daskwire_numpy::{ByteOrder, DType, Kind};
 use daskwire_peer::value::{Serialized, ValueError};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::command::arguments::is_standard_stream;
 use crate::command::failure::{Failure, Result};
-use crate::command::terminal;
+#[cfg(feature = "parquet")]
+use crate::command::tables;
+use crate::command::{npy, terminal};
 use crate::printable;
 
 /// The options for showing a result.
 #[derive(Debug, Args)]
 pub(crate) struct ResultArguments {
     /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
-    /// and data frames (if it was built with the feature parquet), .json for other values;
+    /// and data frames (which, as in .csv, need the feature parquet), .json for other values;
     /// with any other name, or - for standard output, the bytes of bytes, strings and
     /// arrays, and other values as text
     #[arg(long, short, value_name = "FILE")]
@@ -79,6 +81,13 @@ impl ResultArguments {
             Value::Str(string) if self.raw => print_raw(&[string.as_bytes(), b"\n"]),
             Value::Bytes(data) | Value::ByteArray(data) if self.raw => print_raw(&[data]),
             Value::Array(array) => Ok(terminal::print(preview(array)?)?),
+            #[cfg(feature = "parquet")]
+            Value::Serialized(_) | Value::Object(_)
+                if let Ok(batches) = result.to_record_batches() =>
+            {
+                let shown = tables::preview(&batches).map_err(|error| error.to_string())?;
+                Ok(terminal::print(shown)?)
+            }
             other => Ok(terminal::print(other)?),
         }
     }
@@ -133,7 +142,7 @@ fn check_repetition(result: &Value) -> Result<(), String> {
 }
 
 /// The extension of a file in lower case; empty if it has none.
-fn extension(file: &Path) -> String {
+pub(crate) fn extension(file: &Path) -> String {
     let extension = file.extension().unwrap_or_default();
     extension.to_string_lossy().to_lowercase()
 }
@@ -146,13 +155,18 @@ fn write(file: &Path, result: &Value) -> Result {
     }
     let string;
     let bytes = match &*extension {
-        "npy" => &npy(result).map_err(|error| format!("{name}: {error}"))?[..],
+        "npy" => &npy::write(result).map_err(|error| format!("{name}: {error}"))?[..],
+        #[cfg(feature = "parquet")]
+        "csv" if let Ok(batches) = result.to_record_batches() => {
+            string = tables::csv(&batches).map_err(|error| format!("{name}: {error}"))?;
+            string.as_bytes()
+        }
         "csv" => {
             string = csv(result).map_err(|error| format!("{name}: {error}"))?;
             string.as_bytes()
         }
         #[cfg(feature = "parquet")]
-        "parquet" => &parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
+        "parquet" => &tables::parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
         "json" => {
             let document = value_json(result).map_err(|error| format!("{name}: {error}"))?;
             string = document.to_string() + "\n";
@@ -530,62 +544,6 @@ fn array_json(array: &Array) -> Result<Json, NotJson> {
         Ok(Json::Array(items))
     }
     nested(array, &view, &mut Vec::new())
-}
-
-/// Encodes an array as a `.npy` file, version 1.0.
-fn npy(result: &Value) -> Result<Vec<u8>, String> {
-    let Value::Array(array) = result else {
-        return Err(format!(
-            "this format is for arrays, and the result is of type {}",
-            result.type_name()
-        ));
-    };
-    let view = array.view().map_err(|error| error.to_string())?;
-    let order = view.order();
-    let shape: String = array.shape().iter().map(|len| format!("{len}, ")).collect();
-    let mut header = format!(
-        "{{'descr': '{}', 'fortran_order': {}, 'shape': ({}), }}",
-        array.dtype().type_string().as_str(),
-        if order == Some(Order::Fortran) {
-            "True"
-        } else {
-            "False"
-        },
-        shape.trim_end(),
-    );
-    // numpy aligns the data to 64 bytes.
-    const ALIGNMENT: usize = 64;
-    let len = b"\x93NUMPY\x01\x00??".len() + header.len() + 1;
-    header.push_str(&" ".repeat(len.next_multiple_of(ALIGNMENT) - len));
-    header.push('\n');
-    let header_len = u16::try_from(header.len()).map_err(|_| "too many dimensions")?;
-    let mut file = b"\x93NUMPY\x01\x00".to_vec();
-    file.extend_from_slice(&header_len.to_le_bytes());
-    file.extend_from_slice(header.as_bytes());
-    match order {
-        Some(_) => file.extend_from_slice(view.bytes()),
-        None => view.items().for_each(|item| file.extend_from_slice(item)),
-    }
-    Ok(file)
-}
-
-/// Encodes a table or data frame as a Parquet file, compressed by snappy as in pandas.
-#[cfg(feature = "parquet")]
-fn parquet(result: &Value) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    use parquet::arrow::ArrowWriter;
-    use parquet::basic::Compression;
-    use parquet::file::properties::WriterProperties;
-
-    let batches = result.to_record_batches()?;
-    let Some(first) = batches.first() else {
-        return Err("a table without batches has no schema".into());
-    };
-    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
-    let mut writer = ArrowWriter::try_new(Vec::new(), first.schema(), Some(properties.build()))?;
-    for batch in &batches {
-        writer.write(batch)?;
-    }
-    Ok(writer.into_inner()?)
 }
 
 /// Formats rows as comma-separated values (RFC 4180, with a line feed after each row).

@@ -1,6 +1,7 @@
 //! TLS, from the command line or else from Dask's configuration.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
@@ -15,18 +16,67 @@ use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
+/// The transports of the program around the command.
+static ADDED: OnceLock<Transports> = OnceLock::new();
+
+/// Has the command use more transports than its own.
+pub(crate) fn add_transports(transports: Transports) {
+    // A process runs one command.
+    let _ = ADDED.set(transports);
+}
+
+/// Whether the command has a transport for a scheme.
+pub(crate) fn has_transport(scheme: &str) -> bool {
+    let is_added = |added: &Transports| added.schemes().any(|added| added == scheme);
+    SCHEMES.contains(&scheme) || ADDED.get().is_some_and(is_added)
+}
+
+/// The transports of the command and of the program around it.
+pub(crate) fn all_transports(tls: Option<&Tls>) -> Transports {
+    with_added(match tls {
+        Some(tls) => daskwire_peer::transports_with_tls(tls),
+        None => daskwire_peer::transports(),
+    })
+}
+
+/// Adds the transports of the program around the command.
+pub(crate) fn with_added(transports: Transports) -> Transports {
+    match ADDED.get() {
+        Some(added) => transports.with_all(added),
+        None => transports,
+    }
+}
+
+/// The schemes of the command's own transports.
+const SCHEMES: [&str; 6] = ["tcp", "tls", "quic", "ws", "wss", "unix"];
+
 /// TLS options, named as in Dask's commands.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsArguments {
     /// For tls://, wss:// and quic://: the trusted certificate authorities, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Connection"
+    )]
     pub(crate) tls_ca_file: Option<PathBuf>,
     /// For tls://, wss:// and quic://: the certificate to present, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_ca_file",
+        help_heading = "Connection"
+    )]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of the certificate, a PEM file [default: the file of the
     /// certificate]
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Connection"
+    )]
     pub(crate) tls_key: Option<PathBuf>,
 }
 
@@ -52,10 +102,7 @@ impl TlsArguments {
     ///
     /// As [`tls`](Self::tls).
     pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
-        Ok(match self.tls(addresses)? {
-            Some(tls) => daskwire_peer::transports_with_tls(&tls),
-            None => daskwire_peer::transports(),
-        })
+        Ok(all_transports(self.tls(addresses)?.as_ref()))
     }
 
     /// The certificates of the command line, or else those of a client in Dask's configuration,
@@ -165,10 +212,7 @@ pub(crate) fn transports(
     if let Some(tls) = &tls {
         renew(tls.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
     }
-    let mut transports = match &tls {
-        Some(tls) => daskwire_peer::transports_with_tls(tls),
-        None => daskwire_peer::transports(),
-    };
+    let mut transports = all_transports(tls.as_ref());
     if let Some(timeout) = silence_timeout {
         let mut tcp = TcpOptions::default().with_timeout(timeout);
         if let Some(tls) = tls {
@@ -180,7 +224,7 @@ pub(crate) fn transports(
             tcp = tcp.with_tls(tls);
         }
         let tcp = Tcp::new(tcp);
-        transports = transports.with(tcp.clone()).with(Ws::new(tcp));
+        transports = with_added(transports.with(tcp.clone()).with(Ws::new(tcp)));
     }
     Ok(transports)
 }

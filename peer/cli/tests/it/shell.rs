@@ -135,6 +135,85 @@ fn scatters_and_gathers_files() {
 }
 
 #[test]
+fn files_are_stored_as_values() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let (array, document) = (path("array.npy"), path("document.json"));
+    let line = format!("submit {at} numpy.ones [2,3] -o {}", array.display());
+    assert_eq!(daskwire(&line).good(&line), "");
+    std::fs::write(&document, r#"{"a": [1, 2]}"#).expect("a test may write below target/");
+    for (file, function, result) in [
+        (&array, "numpy.sum", "6.0\n"),
+        (&document, "builtins.repr", "\"{'a': [1, 2]}\"\n"),
+    ] {
+        let line = format!("scatter {at} --values {}", file.display());
+        let ran = daskwire(&line);
+        let key = ran.good(&line).trim();
+        let line = format!("submit {at} {function} @{key}");
+        assert_eq!(daskwire(&line).good(&line), result);
+        let line = format!("release {at} {key}");
+        assert_eq!(daskwire(&line).good(&line), "");
+    }
+    let line = format!("scatter {at} --values Cargo.toml");
+    let expected =
+        "--values Cargo.toml: expected a name that ends with .npy, .csv, .parquet or .json";
+    assert_eq!(daskwire(&line).misused(&line), expected);
+    std::fs::write(&array, b"not an array").expect("a test may write below target/");
+    let line = format!("scatter {at} --values {}", array.display());
+    let expected = format!("{}: not a file of numpy.save", array.display());
+    assert_eq!(daskwire(&line).refused(&line), expected);
+    assert_eq!(cluster.warnings(), [""; 0]);
+}
+
+#[test]
+fn the_scheduler_is_found_by_a_variable_or_a_file() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let run = |line: &str, variable: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+        command.args(line.split_whitespace());
+        match variable {
+            Some(address) => command.env("DASK_SCHEDULER_ADDRESS", address),
+            None => command.env_remove("DASK_SCHEDULER_ADDRESS"),
+        };
+        let output = command.output().expect("the command runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (text(output.stdout), text(output.stderr))
+    };
+    let file = path("scheduler.json");
+    let document = serde_json::json!({"type": "Scheduler", "address": cluster.address()});
+    std::fs::write(&file, document.to_string()).expect("a test may write below target/");
+    let with_file = format!("--scheduler-file {}", file.display());
+    for (options, variable) in [
+        ("", Some(cluster.address())),
+        (&*with_file, None),
+        // The file precedes the variable.
+        (&*with_file, Some("tcp://127.0.0.1:1")),
+    ] {
+        for (line, start) in [
+            ("submit operator.add 1 2", "3\n"),
+            ("ps", "Scheduler tcp://"),
+            ("identity", "Scheduler tcp://"),
+            ("logs", "20"),
+        ] {
+            let (out, err) = run(&format!("{line} {options}"), variable);
+            assert!(out.starts_with(start), "{line} {options}: {out} {err}");
+        }
+    }
+    // An address on the command line precedes the variable.
+    let line = format!("submit {} operator.add 1 2", cluster.address());
+    assert_eq!(
+        run(&line, Some("tcp://127.0.0.1:1")),
+        ("3\n".to_owned(), String::new())
+    );
+    let (_, err) = run(&format!("ps {} {with_file}", cluster.address()), None);
+    let expected = "daskwire: the scheduler is given by its address and by --scheduler-file\n";
+    assert_eq!(err, expected);
+    let (_, err) = run("ps --scheduler-file no-such-file", None);
+    assert!(err.starts_with("daskwire: no-such-file: "), "{err}");
+    assert_eq!(cluster.warnings(), [""; 0]);
+}
+
+#[test]
 fn keys_of_standard_input_do_not_look_like_options() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();

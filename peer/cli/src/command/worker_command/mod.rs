@@ -15,8 +15,7 @@ use core::fmt::Display;
 #[cfg(target_os = "linux")]
 use core::num::NonZeroUsize;
 use core::pin::pin;
-use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, IsTerminal as _, Read as _};
+use std::io::{self, ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -294,8 +293,10 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
         }
     };
     loop {
-        let path = path.to_owned();
-        let mut reading = pin!(files::blocking(move || Ok(scheduler_document(&path))));
+        let file = path.to_owned();
+        let mut reading = pin!(files::blocking(move || Ok(files::scheduler_document(
+            &file
+        ))));
         let read = match tokio::time::timeout(SLOW_READ, &mut reading).await {
             Ok(read) => read?,
             Err(_) => {
@@ -304,12 +305,7 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
             }
         };
         match read {
-            Ok(document) => {
-                let scheduler = document["address"].as_str();
-                let expected =
-                    || format!("{name}: expected a JSON object with the string `address`");
-                return address(scheduler.ok_or_else(expected)?);
-            }
+            Ok(document) => return address(files::address_of(&document, path)?),
             Err(error) => match error.kind() {
                 // In the latter case, the scheduler is still writing it.
                 ErrorKind::NotFound | ErrorKind::UnexpectedEof => {
@@ -324,23 +320,6 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
             },
         }
         tokio::time::sleep(FILE_INTERVAL).await;
-    }
-}
-
-/// Reads the first JSON document in a file: the writer of a FIFO may keep it open.
-fn scheduler_document(path: &Path) -> io::Result<serde_json::Value> {
-    let mut file = BufReader::new(File::open(path)?.take(files::MAX_LEN));
-    let documents = serde_json::Deserializer::from_reader(&mut file);
-    let document = documents.into_iter().next();
-    let read = match document {
-        Some(document) => document.map_err(io::Error::from),
-        None => Err(ErrorKind::UnexpectedEof.into()),
-    };
-    match read {
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof && file.get_ref().limit() == 0 => {
-            Err(files::too_large())
-        }
-        read => read,
     }
 }
 
