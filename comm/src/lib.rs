@@ -80,6 +80,7 @@ mod handshakes;
 mod inproc;
 mod linger;
 mod listener;
+mod opener;
 mod pool;
 mod reader;
 pub mod runtime;
@@ -96,6 +97,7 @@ pub use frames::Frames;
 pub use inproc::Inproc;
 pub use linger::{linger_permit, lingering};
 pub use listener::{Incoming, Listener};
+pub use opener::Opener;
 pub use pool::{BufferPool, FrameBlock, FrameMemory};
 pub use reader::CommReader;
 pub use transport::{

@@ -6,7 +6,8 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use daskwire_comm::{BoxFuture, runtime};
+use daskwire_comm::{BoxFuture, Opener, runtime};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
 use super::{Client, ClientOptions, ConnectError, Disconnected};
@@ -160,6 +161,45 @@ impl Client {
         let address = address
             .ok_or_else(|| fault("expected a JSON object with the string `address`".to_owned()))?;
         Self::connect_with(&address, options).await
+    }
+
+    /// Connects over streams that a function of the program opens, for example through a proxy or a
+    /// tunnel, or in a QUIC connection that the program has.
+    ///
+    /// Each call opens one more connection to the same scheduler, as a reading and a writing half,
+    /// see [`Opener`]: one for the client, one for each request that runs at the same time, and more
+    /// if the client reconnects. Data goes through the scheduler, unless the workers' addresses can be
+    /// reached by [`ClientOptions::transports`].
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use daskwire_peer::Client;
+    /// use daskwire_peer::client::ClientOptions;
+    /// use tokio::net::TcpStream;
+    ///
+    /// // A port that `ssh -L 9000:scheduler:8786 gateway` forwards.
+    /// let open = || async { Ok(TcpStream::connect("127.0.0.1:9000").await?.into_split()) };
+    /// let client = Client::over(open, ClientOptions::default()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// With a `quinn::Connection` to a `quic://` scheduler or relay, `open` is
+    /// `move || { let quinn = quinn.clone(); async move { let (send, receive) =
+    /// quinn.open_bi().await?; Ok((receive, send)) } }`.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_with`](Self::connect_with).
+    pub async fn over<F, O, R, W>(open: F, mut options: ClientOptions) -> Result<Self, ConnectError>
+    where
+        F: Fn() -> O + Send + Sync + 'static,
+        O: Future<Output = io::Result<(R, W)>> + Send + 'static,
+        R: AsyncRead + Send + Sync + Unpin + 'static,
+        W: AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        options.transports = options.transports.with(Opener::new("stream", open));
+        Self::connect_with("stream://scheduler", options).await
     }
 
     /// Connects to the scheduler that Dask's environment variables name:

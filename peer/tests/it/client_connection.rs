@@ -21,10 +21,12 @@ mod service;
 
 use core::time::Duration;
 use std::process::Command;
+use std::sync::Arc;
 
 use daskwire_peer::client::{
     ClientOptions, ConnectError, Connection, Reconnect, SubmitError, SubmitOptions,
 };
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::{Client, Key, Value};
 use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
@@ -50,6 +52,74 @@ fn scheduler_with(arguments: &[&str]) -> Peer {
     Peer::spawn_command("dask scheduler", command.args(arguments), |log| {
         address_after(log, "Scheduler at:")
     })
+}
+
+/// Uses a client: a call, and a result that requests fetch at the same time.
+async fn adds(client: &Client) {
+    let x = client.submit("operator.add", [1, 2]).expect("it is sent");
+    assert_eq!(x.result().await.expect("a sum"), Value::from(3));
+    let more = client.submit("operator.neg", [4]).expect("it is sent");
+    let (one, other) = tokio::join!(x.result(), more.result());
+    assert_eq!(
+        (one.expect("a sum"), other.expect("a number")),
+        (3.into(), (-4).into())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_uses_streams_that_the_program_opens() {
+    let cluster = scheduler_with_workers(1);
+    let at = cluster.address().trim_start_matches("tcp://").to_owned();
+    let open = move || {
+        let at = at.clone();
+        async move { Ok(tokio::net::TcpStream::connect(at).await?.into_split()) }
+    };
+    let client = Client::over(open, ClientOptions::default())
+        .await
+        .expect("it connects");
+    adds(&client).await;
+    client.close().await.expect("the scheduler is there");
+    assert_eq!(cluster.warnings(), [""; 0]);
+
+    let refused = || async {
+        let error = std::io::Error::other("the tunnel is closed");
+        Err::<(tokio::io::Empty, tokio::io::Sink), _>(error)
+    };
+    let mut options = ClientOptions::default();
+    options.comm.connect_retry = false;
+    let error = Client::over(refused, options).await.expect_err("no stream");
+    let expected = "cannot connect to stream://scheduler: the tunnel is closed";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_uses_a_quic_connection_that_the_program_has() {
+    let tls = super::relay::tls();
+    let cluster = LocalCluster::builder()
+        .transport(ClusterTransport::Quic)
+        .transports(daskwire_peer::transports_with_tls(&tls));
+    let cluster = cluster.start().await.expect("it starts");
+    let mut config = rustls::ClientConfig::clone(tls.client_config());
+    config.alpn_protocols = vec![daskwire_quic::ALPN.to_vec()];
+    let config = quinn::crypto::rustls::QuicClientConfig::try_from(config).expect("TLS 1.3");
+    let mut endpoint = quinn::Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a port");
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
+    let at = cluster.address().location().parse().expect("an address");
+    let connecting = endpoint.connect(at, "localhost").expect("a name");
+    let connection = connecting.await.expect("it is accepted");
+    let open = move || {
+        let connection = connection.clone();
+        async move {
+            let (send, receive) = connection.open_bi().await?;
+            Ok((receive, send))
+        }
+    };
+    let client = Client::over(open, ClientOptions::default())
+        .await
+        .expect("it connects");
+    adds(&client).await;
+    client.close().await.expect("the scheduler is there");
+    cluster.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -208,7 +208,7 @@ struct Serving {
     task: tokio::task::JoinHandle<()>,
 }
 
-fn tls() -> Tls {
+pub(super) fn tls() -> Tls {
     let pem = certificate("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
     settings.build().expect("a certificate and its key")
