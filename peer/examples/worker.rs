@@ -8,11 +8,14 @@
 //! ```python
 //! client = distributed.Client("tcp://127.0.0.1:8786")
 //! client.submit(operator.methodcaller("native:scale"), np.arange(3.0), 2.0).result()
+//! client.submit(operator.methodcaller("native:scale"), np.arange(3.0), by=3.0).result()
+//! slow = client.submit(operator.methodcaller("native:search"), 10**12)
+//! slow.cancel()  # the function ends
 //! ```
 
 use std::error::Error;
 
-use daskwire_peer::worker::{Functions, Worker};
+use daskwire_peer::worker::{Context, Functions, Signature, Worker};
 use daskwire_peer::{Array, RemoteError};
 
 #[tokio::main]
@@ -21,11 +24,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Arguments and results are types of Rust; an error is an exception in Python.
     let functions = Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
+        // As `def scale(array, by=2.0)`.
         .function(
-            "scale",
+            Signature::new("scale")
+                .required("array")
+                .optional("by", 2.0),
             |array: Array, by: f64| -> Result<Array, RemoteError> {
                 let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
                 Ok(Array::from_vec(array.shape(), scaled)?)
+            },
+        )
+        // The worker adds the context; callers give the other arguments.
+        .function(
+            "search",
+            |context: Context, tries: u64| -> Result<u64, RemoteError> {
+                for candidate in 0..tries {
+                    context.cancellation().check()?;
+                    if candidate.wrapping_mul(candidate) % 1_000_003 == 6 {
+                        context.log_event("found", candidate);
+                        return Ok(candidate);
+                    }
+                }
+                Err(RemoteError::new("LookupError", "nothing found"))
             },
         );
     let worker = Worker::builder(scheduler.parse()?)

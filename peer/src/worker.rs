@@ -6,6 +6,7 @@
 
 #[doc(inline)]
 pub use daskwire_worker::{
-    Arguments, Builder, Ended, Function, Functions, Holdings, MemoryThresholds, Outcome,
-    StartError, StoreCounters, Tally, TaskCounters, TransferCounters, TransferLimits, Worker,
+    Arguments, AsyncFunction, Builder, Cancellation, Context, Ended, FromArguments, Function,
+    Functions, Holdings, Keywords, MemoryThresholds, Outcome, Signature, StartError, StoreCounters,
+    Tally, TaskCounters, TransferCounters, TransferLimits, Worker,
 };

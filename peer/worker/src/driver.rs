@@ -1,6 +1,5 @@
 //! Passes events to the state machine, and executes its actions.
 
-#[cfg(target_os = "linux")]
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
@@ -12,6 +11,7 @@ use daskwire_messages::protocol::{
 use daskwire_rpc::batched::BatchSender;
 use daskwire_rpc::event::{self, RoleEvent as _, emit};
 
+use super::context::Context;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
@@ -31,6 +31,8 @@ pub(super) struct WorkerMachine {
     pub(super) stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which are aborted when the worker ends.
     pub(super) tasks: TaskSet<()>,
+    /// The contexts of executing tasks whose functions have asked for it.
+    pub(super) contexts: HashMap<Key, Context>,
     /// Whether the store is full, as last reported to the state machine.
     is_full: bool,
     /// Whether tasks are observed, as last reported to the state machine.
@@ -45,6 +47,7 @@ impl WorkerMachine {
             state,
             stream: None,
             tasks: TaskSet::new(),
+            contexts: HashMap::new(),
             is_full: false,
             is_watched: false,
             has_watching_host: false,
@@ -141,6 +144,11 @@ impl Shared {
                     #[cfg(target_os = "linux")]
                     if self.python.is_some() {
                         forgotten_keys.push(key);
+                    }
+                }
+                Action::Cancel(key) => {
+                    if let Some(context) = machine.contexts.get(&key) {
+                        context.cancel();
                     }
                 }
                 Action::Execute(run) => jobs.push(self.job(*run)),

@@ -1,11 +1,14 @@
 //! Evaluation of tasks.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use daskwire_messages::graph::{Argument, Function, GraphError, Task, Work};
 use daskwire_messages::{Key, RemoteError, Value};
 
-use super::functions::{Arg, Arguments, Functions};
+use super::arguments::{Arg, Arguments};
+use super::context::Execution;
+use super::functions::Functions;
 use daskwire_store::{Datum, DatumError, Steps, Store};
 
 /// The environment that a task is evaluated in.
@@ -19,6 +22,9 @@ pub(super) struct TaskContext<'a> {
     pub(super) data: &'a HashMap<Key, Datum>,
     /// The steps done on data for the task.
     pub(super) steps: &'a Steps,
+    pub(super) execution: &'a Arc<Execution>,
+    /// The functions in Rust that tasks call which Dask has fused with the one that is evaluated.
+    pub(super) fused_with: &'a [String],
 }
 
 /// The result of a task.
@@ -67,32 +73,33 @@ impl From<GraphError> for Fault {
 /// Maximum length of the inputs of a task that is run on the calling thread, in bytes.
 const QUICK_LEN: u64 = 256;
 
-impl TaskContext<'_> {
-    /// Whether running the task takes less time than passing it to a thread.
-    pub(super) fn is_quick(&self, task: &Task) -> bool {
-        let Work::Call {
-            function,
-            arguments,
-            keywords,
-        } = &task.work
-        else {
-            return false;
-        };
-        keywords.is_empty()
-            && name_of(function).is_some_and(|name| self.functions.is_quick(&name))
-            && arguments.iter().all(|argument| match argument {
-                Argument::Value(value) => is_number(value),
-                Argument::Result(key) => self.data.get(key).is_some_and(|datum| {
-                    match (datum.value(), datum.serialized()) {
+/// Whether running a task with these inputs takes less time than passing it to a thread.
+pub(super) fn is_quick(task: &Task, functions: &Functions, data: &HashMap<Key, Datum>) -> bool {
+    let Work::Call {
+        function,
+        arguments,
+        keywords,
+    } = &task.work
+    else {
+        return false;
+    };
+    keywords.is_empty()
+        && name_of(function).is_some_and(|name| functions.is_quick(&name))
+        && arguments.iter().all(|argument| match argument {
+            Argument::Value(value) => is_number(value),
+            Argument::Result(key) => {
+                data.get(key)
+                    .is_some_and(|datum| match (datum.value(), datum.serialized()) {
                         (Some(value), _) => is_number(&value),
                         (None, Some(serialized)) => serialized.len() <= QUICK_LEN,
                         (None, None) => false,
-                    }
-                }),
-                _ => false,
-            })
-    }
+                    })
+            }
+            _ => false,
+        })
+}
 
+impl TaskContext<'_> {
     pub(super) fn evaluate(&self, task: Task) -> Result<Evaluated, Fault> {
         match task.work {
             Work::Argument(Argument::Result(key)) => {
@@ -146,6 +153,7 @@ impl TaskContext<'_> {
             };
             data.insert(name, datum);
         }
+        let fused_with: Vec<String> = tasks.iter().filter_map(native_call).collect();
         let mut left: HashMap<Key, Task> = tasks
             .into_iter()
             .map(|task| (task.key.clone(), task))
@@ -174,6 +182,7 @@ impl TaskContext<'_> {
             };
             let within = TaskContext {
                 data: &data,
+                fused_with: &fused_with,
                 ..*self
             };
             let datum = match within.evaluate(task)? {
@@ -209,6 +218,18 @@ impl TaskContext<'_> {
         let Some(name) = name_of(&function) else {
             return Err(self.unsupported_function(&function));
         };
+        if matches!(function, Function::Native(_)) {
+            let positional = arguments.iter().enumerate();
+            let positional = positional.map(|(index, it)| (format!("argument {}", index + 1), it));
+            let named = keywords.iter();
+            let named = named.map(|(name, it)| (format!("argument '{name}'"), it));
+            for (place, argument) in positional.chain(named) {
+                if let Some(what) = unreadable_in(argument) {
+                    let place = format!("{place} of {function}");
+                    return Err(Fault::Unsupported(self.unreadable(&place, what)));
+                }
+            }
+        }
         let positional = arguments
             .into_iter()
             .map(|argument| self.argument(argument));
@@ -217,7 +238,7 @@ impl TaskContext<'_> {
             .into_iter()
             .map(|(name, argument)| Ok((name, self.argument(argument)?)));
         let keywords = keywords.collect::<Result<_, Fault>>()?;
-        let arguments = Arguments::new(positional, keywords);
+        let arguments = Arguments::new(positional, keywords).of(self.execution);
         let Some(result) = self.functions.call(&name, arguments) else {
             return Err(self.unsupported_function(&function));
         };
@@ -237,13 +258,49 @@ impl TaskContext<'_> {
                 "a lambda, a function of __main__ or another function that only Python can run"
                     .to_owned()
             }
+            Function::Unknown(what) if what == "operator.methodcaller" => {
+                "an operator.methodcaller with further arguments; give those of a function in Rust by \
+                 their names, as in methodcaller(\"native:scale\", by=2.0)"
+                    .to_owned()
+            }
             Function::Unknown(what) => format!("{what}, which is an object of Python"),
             function => format!("{function}, which is not registered with it"),
         };
         Fault::Unsupported(RemoteError::new(
             "NotImplementedError",
-            &format!("the worker {worker} only runs functions in Rust, and cannot call {what}"),
+            &format!(
+                "the worker {worker} only runs functions in Rust, and cannot call {what}{}",
+                self.how_to_part()
+            ),
         ))
+    }
+
+    /// The error of a task with an argument that Python only can read.
+    fn unreadable(&self, place: &str, what: &str) -> RemoteError {
+        let worker = self.worker;
+        let hint = match what.split_once('.') {
+            Some(("pandas" | "pyarrow" | "polars", _)) => {
+                "; scatter it, as in client.scatter(table), and pass its future"
+            }
+            _ => "",
+        };
+        let message = format!(
+            "the worker {worker} only runs functions in Rust, and cannot read {place}: {what}, which \
+             is an object of Python{hint}{}",
+            self.how_to_part()
+        );
+        RemoteError::new("TypeError", &message)
+    }
+
+    /// How to part functions in Rust from those of Python that Dask has made one task of.
+    fn how_to_part(&self) -> String {
+        let [.., name] = self.fused_with else {
+            return String::new();
+        };
+        format!(
+            "; Dask has fused it with a call of {name} into one task: compute with \
+             optimize_graph=False, so that each call is a task of its own"
+        )
     }
 
     fn datum(&self, key: &Key) -> Result<&Datum, RemoteError> {
@@ -289,15 +346,41 @@ impl TaskContext<'_> {
             }
             Argument::Task(task) => self.work(task.work)?,
             Argument::Unknown(what) => {
-                let worker = self.worker;
-                let message = format!(
-                    "the worker {worker} only runs functions in Rust, and cannot read an argument \
-                     of this task: {what}, which is an object of Python"
-                );
-                return Err(Fault::Unsupported(RemoteError::new("TypeError", &message)));
+                let place = "an argument of this task";
+                return Err(Fault::Unsupported(self.unreadable(place, &what)));
             }
         })
     }
+}
+
+/// The first object in an argument that only Python can read.
+fn unreadable_in(argument: &Argument) -> Option<&str> {
+    match argument {
+        Argument::Unknown(what) => Some(what),
+        Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
+            items.iter().find_map(unreadable_in)
+        }
+        Argument::Dict(entries) => {
+            let items = entries.iter().flat_map(|(key, value)| [key, value]);
+            items.into_iter().find_map(unreadable_in)
+        }
+        _ => None,
+    }
+}
+
+/// The function in Rust that a task calls.
+fn native_call(task: &Task) -> Option<String> {
+    let Work::Call { function, .. } = &task.work else {
+        return None;
+    };
+    let mut function = function;
+    while let Function::Partial {
+        function: inner, ..
+    } = function
+    {
+        function = inner;
+    }
+    matches!(function, Function::Native(_)).then(|| function.to_string())
 }
 
 fn missing(key: &Key) -> RemoteError {

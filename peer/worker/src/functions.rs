@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use daskwire_messages::brief_debug;
+use daskwire_comm::BoxFuture;
 use daskwire_messages::value::Outcome;
 use daskwire_messages::{RemoteError, Value};
-use daskwire_store::Opened;
+
+use super::arguments::{Arguments, FromArguments};
+use super::signature::Signature;
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 
@@ -55,25 +57,37 @@ impl Functions {
     }
 
     /// Adds a function that takes unconverted arguments. It replaces a function
-    /// of the same name.
+    /// of the same name. With a [`Signature`], the positional arguments are those of its
+    /// parameters, in their order, and the keyword arguments all others.
     #[must_use]
     pub fn with(
         mut self,
-        name: &str,
+        signature: impl Into<Signature>,
         function: impl Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync + 'static,
     ) -> Self {
+        let Signature { name, parameters } = signature.into();
+        let call: Arc<Call> = if parameters.is_empty() {
+            Arc::new(function)
+        } else {
+            let parameters = parameters.into();
+            Arc::new(move |arguments: Arguments| function(arguments.assign(&parameters)?))
+        };
         let registered = Registered {
-            call: Arc::new(function),
+            call,
             is_quick: false,
         };
-        self.registered.insert(name.to_owned(), registered);
+        self.registered.insert(name, registered);
         self
     }
 
-    /// Adds a function with converted arguments: a closure of up to six arguments that
-    /// [`Value`] converts into. It returns a type with [`IntoValue`](daskwire_messages::value::IntoValue),
-    /// for which a conversion by `From` is not enough, or a [`Result`] of it with any error.
-    /// It replaces a function of the same name.
+    /// Adds a function with converted arguments: a closure of up to eight arguments that
+    /// [`Value`] converts into, or others of [`FromArguments`], such as a
+    /// [`Context`](super::Context). It returns a type with
+    /// [`IntoValue`](daskwire_messages::value::IntoValue), for which a conversion by `From` is not
+    /// enough, or a [`Result`] of it with any error. It replaces a function of the same name.
+    ///
+    /// With a [`Signature`] in place of a name, arguments can also be given by keyword, and have
+    /// defaults.
     ///
     /// An error is raised in Python as a `RuntimeError` with its message, and
     /// its sources as the causes; conversion errors as `TypeError` or
@@ -81,18 +95,69 @@ impl Functions {
     /// describes.
     ///
     /// ```
-    /// # use daskwire_peer::{worker::Functions, Array, RemoteError};
+    /// # use daskwire_peer::worker::{Context, Functions, Signature};
+    /// # use daskwire_peer::{Array, RemoteError};
     /// let functions = Functions::new()
     ///     .function("add", |a: f64, b: f64| a + b)
     ///     .function("mean", |array: Array| -> Result<f64, RemoteError> {
     ///         let all = array.to_vec::<f64>()?;
     ///         Ok(all.iter().sum::<f64>() / all.len() as f64)
     ///     })
-    ///     .function("parse", |text: String| text.parse::<i64>());
+    ///     .function("parse", |text: String| text.parse::<i64>())
+    ///     // f(text, prefix="- ")
+    ///     .function(
+    ///         Signature::new("item").required("text").optional("prefix", "- "),
+    ///         |text: String, prefix: String| prefix + &text,
+    ///     )
+    ///     .function("where", |context: Context| context.worker().to_owned());
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the signature has parameters, but not as many as the function.
     #[must_use]
-    pub fn function<M>(self, name: &str, function: impl Function<M>) -> Self {
-        self.with(name, move |arguments| function.call(arguments))
+    #[track_caller]
+    pub fn function<M>(self, signature: impl Into<Signature>, function: impl Function<M>) -> Self {
+        let signature = signature.into();
+        check_count(&signature, count_of(&function));
+        self.with(signature, move |arguments| function.call(arguments))
+    }
+
+    /// Adds an async function, with arguments and results as those of
+    /// [`function`](Self::function). It runs as a task of the worker's executor, while the thread of
+    /// the task waits: as many of them run at once as the worker has threads. If the task is
+    /// cancelled, the future is dropped, see [`Cancellation`](super::Cancellation).
+    ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use daskwire_peer::worker::{Functions, Signature};
+    /// async fn later(value: f64, seconds: f64) -> f64 {
+    ///     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    ///     value
+    /// }
+    ///
+    /// let signature = Signature::new("later").required("value").optional("seconds", 0.1);
+    /// let functions = Functions::new()
+    ///     .async_function(signature, later)
+    ///     .async_function("none", || async move { None::<i64> });
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the signature has parameters, but not as many as the function.
+    #[must_use]
+    #[track_caller]
+    pub fn async_function<M>(
+        self,
+        signature: impl Into<Signature>,
+        function: impl AsyncFunction<M>,
+    ) -> Self {
+        let signature = signature.into();
+        check_count(&signature, async_count_of(&function));
+        self.with(signature, move |arguments| {
+            let context = arguments.context();
+            context.run(function.call(arguments)?)
+        })
     }
 
     /// Declares that a function takes only microseconds if all its arguments are single
@@ -166,7 +231,7 @@ impl Functions {
             .is_some_and(|registered| registered.is_quick)
     }
 
-    /// Calls a function. Returns `None` if there is no function of that name.
+    /// Calls a function, on this thread. Returns `None` if there is no function of that name.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Value};
@@ -177,10 +242,8 @@ impl Functions {
     /// ```
     pub fn call(&self, name: &str, arguments: Arguments) -> Option<Result<Value, RemoteError>> {
         let registered = self.registered.get(name)?;
-        let arguments = Arguments {
-            function: name.to_owned(),
-            ..arguments
-        };
+        let mut arguments = arguments;
+        name.clone_into(&mut arguments.function);
         let result = catch_unwind(AssertUnwindSafe(|| (registered.call)(arguments)));
         Some(result.unwrap_or_else(|panic| {
             let message = panic.downcast_ref::<&str>().copied();
@@ -200,193 +263,35 @@ impl fmt::Debug for Functions {
     }
 }
 
-/// The arguments of a call.
-#[derive(Clone, Default)]
-pub struct Arguments {
-    function: String,
-    positional: Vec<Arg>,
-    keywords: Vec<(String, Arg)>,
+#[track_caller]
+fn check_count(signature: &Signature, count: usize) {
+    let Signature { name, parameters } = signature;
+    assert!(
+        parameters.is_empty() || parameters.len() == count,
+        "the signature of {name} names {} parameters, but the function has {count}",
+        parameters.len()
+    );
 }
 
-brief_debug!(struct Arguments { function, positional, keywords, });
-
-/// An argument: a value that only this task uses, or one shared with other tasks.
-#[derive(Clone, Debug)]
-pub(super) enum Arg {
-    Owned(Value),
-    Shared(Opened),
+const fn count_of<M, F: Function<M>>(_: &F) -> usize {
+    F::PARAMETER_COUNT
 }
 
-impl Arg {
-    pub(super) fn value(&self) -> &Value {
-        match self {
-            Self::Owned(value) => value,
-            Self::Shared(opened) => opened,
-        }
-    }
-
-    pub(super) fn into_value(self) -> Value {
-        match self {
-            Self::Owned(value) => value,
-            Self::Shared(opened) => Value::clone(&opened),
-        }
-    }
+const fn async_count_of<M, F: AsyncFunction<M>>(_: &F) -> usize {
+    F::PARAMETER_COUNT
 }
 
-/// Positional arguments.
-impl FromIterator<Value> for Arguments {
-    fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
-        Self::new(values.into_iter().map(Arg::Owned).collect(), Vec::new())
-    }
-}
-
-impl Arguments {
-    pub(super) const fn new(positional: Vec<Arg>, keywords: Vec<(String, Arg)>) -> Self {
-        Self {
-            function: String::new(),
-            positional,
-            keywords,
-        }
-    }
-
-    /// The number of positional arguments.
-    pub fn len(&self) -> usize {
-        self.positional.len()
-    }
-
-    /// Whether there are no positional arguments.
-    pub fn is_empty(&self) -> bool {
-        self.positional.is_empty()
-    }
-
-    /// The positional argument at an index.
-    pub fn get(&self, index: usize) -> Option<&Value> {
-        self.positional.get(index).map(Arg::value)
-    }
-
-    /// The positional arguments.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Value> {
-        self.positional.iter().map(Arg::value)
-    }
-
-    /// Adds a keyword argument.
-    #[must_use]
-    pub fn with_keyword(mut self, name: &str, value: Value) -> Self {
-        self.keywords.push((name.to_owned(), Arg::Owned(value)));
-        self
-    }
-
-    /// The keyword argument with this name.
-    pub fn keyword(&self, name: &str) -> Option<&Value> {
-        let found = self.keywords.iter().find(|(keyword, _)| keyword == name);
-        found.map(|(_, given)| given.value())
-    }
-
-    /// The keyword arguments.
-    pub fn keywords(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
-        self.keywords
-            .iter()
-            .map(|(name, given)| (name.as_str(), given.value()))
-    }
-
-    /// Converts a positional argument to another type.
-    ///
-    /// # Errors
-    ///
-    /// A Python `TypeError` if the argument is missing or of another type.
-    pub fn to<T>(&self, index: usize) -> Result<T, RemoteError>
-    where
-        T: TryFrom<Value, Error: fmt::Display>,
-    {
-        let Some(value) = self.get(index) else {
-            return Err(self.wrong(&format!("missing argument {}", index.saturating_add(1))));
-        };
-        T::try_from(value.clone())
-            .map_err(|error| self.wrong(&format!("argument {}: {error}", index.saturating_add(1))))
-    }
-
-    /// Checks the number of positional arguments, and that there are no keyword
-    /// arguments.
-    ///
-    /// # Errors
-    ///
-    /// A Python `TypeError` if the check fails.
-    pub fn exactly(&self, count: usize) -> Result<(), RemoteError> {
-        self.between(count, count)
-    }
-
-    pub(super) fn between(&self, min: usize, max: usize) -> Result<(), RemoteError> {
-        if let Some((name, _)) = self.keywords.first() {
-            return Err(self.wrong(&format!("got an unexpected keyword argument '{name}'")));
-        }
-        let found = self.len();
-        if (min..=max).contains(&found) {
-            return Ok(());
-        }
-        let wanted = if min == max {
-            format!("takes {min}")
-        } else {
-            format!("takes from {min} to {max}")
-        };
-        let plural = if max == 1 { "" } else { "s" };
-        let were = if found == 1 { "was" } else { "were" };
-        Err(self.wrong(&format!(
-            "{wanted} positional argument{plural} but {found} {were} given"
-        )))
-    }
-
-    /// Assigns the arguments to the parameters of a Python function; `None` means
-    /// the parameter's default. A parameter without a name is positional only.
-    ///
-    /// # Errors
-    ///
-    /// A Python `TypeError` if there are more than `positional` positional
-    /// arguments, if one of the first `required` parameters is missing, if an
-    /// argument is given twice, or if a keyword is not the name of a parameter.
-    pub(super) fn bind<const N: usize>(
-        &self,
-        names: [&str; N],
-        required: usize,
-        positional: usize,
-    ) -> Result<[Option<&Value>; N], RemoteError> {
-        let found = self.len();
-        if found > positional {
-            let plural = if positional == 1 { "" } else { "s" };
-            return Err(self.wrong(&format!(
-                "takes at most {positional} positional argument{plural} ({found} given)"
-            )));
-        }
-        let mut bound = [None; N];
-        for (parameter, value) in bound.iter_mut().zip(self.iter()) {
-            *parameter = Some(value);
-        }
-        for (keyword, value) in self.keywords() {
-            let index = names.iter().position(|name| *name == keyword);
-            let parameter = index.filter(|_| !keyword.is_empty());
-            let Some(parameter) = parameter.and_then(|index| bound.get_mut(index)) else {
-                return Err(self.wrong(&format!("got an unexpected keyword argument '{keyword}'")));
-            };
-            if parameter.replace(value).is_some() {
-                return Err(self.wrong(&format!("got multiple values for argument '{keyword}'")));
-            }
-        }
-        let missing = bound.iter().take(required).position(Option::is_none);
-        if let Some(index) = missing {
-            let number = index.saturating_add(1);
-            return Err(self.wrong(&format!("missing required argument {number}")));
-        }
-        Ok(bound)
-    }
-
-    /// Returns a `TypeError` that names the function.
-    pub(super) fn wrong(&self, what: &str) -> RemoteError {
-        RemoteError::new("TypeError", &format!("{}() {what}", self.function))
-    }
-}
-
-/// A closure that [`Functions::function`] takes, with up to six arguments. `M`
+/// A closure that [`Functions::function`] takes, with up to eight arguments. `M`
 /// only distinguishes the implementations.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a function of a worker",
+    note = "it is a closure or a function of up to eight arguments, `Send`, `Sync` and `'static`; write the \
+            types of a closure's arguments"
+)]
 pub trait Function<M>: Send + Sync + 'static {
+    /// The number of positional parameters.
+    const PARAMETER_COUNT: usize;
+
     /// Converts the arguments and calls the closure.
     ///
     /// # Errors
@@ -395,36 +300,94 @@ pub trait Function<M>: Send + Sync + 'static {
     fn call(&self, arguments: Arguments) -> Result<Value, RemoteError>;
 }
 
+/// A closure that [`Functions::async_function`] takes, with up to eight arguments. `M` only
+/// distinguishes the implementations.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an async function of a worker",
+    note = "it is an `async fn` or a closure with an `async move` block, of up to eight arguments; both and the \
+            future are `Send` and `'static`; write the types of a closure's arguments"
+)]
+pub trait AsyncFunction<M>: Send + Sync + 'static {
+    /// The number of positional parameters.
+    const PARAMETER_COUNT: usize;
+
+    /// Converts the arguments and calls the closure.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError` if the arguments do not convert. That of the closure is the output of the
+    /// future.
+    fn call(
+        &self,
+        arguments: Arguments,
+    ) -> Result<BoxFuture<'static, Result<Value, RemoteError>>, RemoteError>;
+}
+
 macro_rules! functions {
-    ($(($($type:ident $index:tt),*))*) => {$(
+    ($(($($type:ident)*))*) => {$(
         impl<F, R, $($type,)*> Function<fn($($type,)*) -> R> for F
         where
             F: Fn($($type,)*) -> R + Send + Sync + 'static,
             R: Outcome,
-            $($type: TryFrom<Value, Error: fmt::Display>,)*
+            $($type: FromArguments,)*
         {
+            const PARAMETER_COUNT: usize = 0 $(+ $type::PARAMETER_COUNT)*;
+
             fn call(&self, arguments: Arguments) -> Result<Value, RemoteError> {
-                const COUNT: usize = <[&str]>::len(&[$(stringify!($type)),*]);
-                arguments.exactly(COUNT)?;
-                self($(arguments.to::<$type>($index)?,)*).into_result().map_err(RemoteError::of_error)
+                functions!(@extract arguments $($type)*);
+                self($($type,)*).into_result().map_err(RemoteError::of_error)
+            }
+        }
+
+        impl<F, R, $($type,)*> AsyncFunction<fn($($type,)*) -> R> for F
+        where
+            F: Fn($($type,)*) -> R + Send + Sync + 'static,
+            R: Future<Output: Outcome> + Send + 'static,
+            $($type: FromArguments,)*
+        {
+            const PARAMETER_COUNT: usize = 0 $(+ $type::PARAMETER_COUNT)*;
+
+            fn call(
+                &self,
+                arguments: Arguments,
+            ) -> Result<BoxFuture<'static, Result<Value, RemoteError>>, RemoteError> {
+                functions!(@extract arguments $($type)*);
+                let future = self($($type,)*);
+                Ok(Box::pin(async move {
+                    future.await.into_result().map_err(RemoteError::of_error)
+                }))
             }
         }
     )*};
+    (@extract $arguments:ident $($type:ident)*) => {
+        let count = 0 $(+ $type::PARAMETER_COUNT)*;
+        let takes_keywords = false $(|| $type::TAKES_KEYWORDS)*;
+        $arguments.check(count, takes_keywords)?;
+        let mut _index = 0;
+        $(
+            #[expect(non_snake_case, reason = "named like the types")]
+            let $type = $type::from_arguments(&$arguments, _index)?;
+            _index += $type::PARAMETER_COUNT;
+        )*
+    };
 }
 
 functions! {
     ()
-    (A 0)
-    (A 0, B 1)
-    (A 0, B 1, C 2)
-    (A 0, B 1, C 2, D 3)
-    (A 0, B 1, C 2, D 3, E 4)
-    (A 0, B 1, C 2, D 3, E 4, G 5)
+    (A)
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E G)
+    (A B C D E G H)
+    (A B C D E G H I)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::Arg;
     use daskwire_messages::Array;
 
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
@@ -580,5 +543,109 @@ mod tests {
             "half() got an unexpected keyword argument 'base'"
         );
         assert!(functions.call("other", Arguments::default()).is_none());
+    }
+
+    fn scale() -> Functions {
+        let signature = Signature::new("scale")
+            .required("x")
+            .optional("by", 2.0)
+            .keyword_only("plus", 0);
+        Functions::new().function(signature, |x: f64, by: f64, plus: i64| x * by + plus as f64)
+    }
+
+    #[test]
+    fn arguments_are_given_by_position_and_by_name() {
+        let functions = scale();
+        for (positional, keywords, expected) in [
+            (&[1][..], &[][..], Ok(2.0)),
+            (&[1, 3], &[], Ok(3.0)),
+            (&[1], &[("by", 3)], Ok(3.0)),
+            (&[], &[("by", 3), ("x", 2)], Ok(6.0)),
+            (&[1], &[("plus", 5)], Ok(7.0)),
+            (
+                &[1],
+                &[("x", 2)],
+                Err("scale() got multiple values for argument 'x'"),
+            ),
+            (
+                &[],
+                &[("by", 2)],
+                Err("scale() missing 1 required argument: 'x'"),
+            ),
+            (
+                &[1, 2, 3],
+                &[],
+                Err("scale() takes from 1 to 2 positional arguments but 3 were given"),
+            ),
+            (
+                &[1],
+                &[("bye", 2)],
+                Err("scale() got an unexpected keyword argument 'bye'"),
+            ),
+        ] {
+            let arguments: Arguments = positional.iter().copied().map(Value::from).collect();
+            let arguments = keywords.iter().fold(arguments, |arguments, (name, value)| {
+                arguments.with_keyword(name, Value::from(*value))
+            });
+            let result = functions.call("scale", arguments).expect("registered");
+            let result = result.map_err(|error| error.message);
+            assert_eq!(result, expected.map(Value::from).map_err(str::to_owned));
+        }
+        let arguments = Arguments::default().with_keyword("x", "one".into());
+        let error = functions.call("scale", arguments).expect("registered");
+        let error = error.expect_err("no number").message;
+        assert_eq!(error, "scale() argument 'x': expected f64, found str");
+    }
+
+    #[test]
+    fn keywords_take_what_no_parameter_has_a_name_for() {
+        use crate::Keywords;
+        use std::collections::BTreeMap;
+
+        let signature = Signature::new("f").required("x");
+        let functions = Functions::new().function(
+            signature,
+            |x: i64, Keywords(rest): Keywords<BTreeMap<String, i64>>| x + rest["y"] * 10,
+        );
+        let arguments = [Value::from(1)].into_iter().collect::<Arguments>();
+        let call = |value: Value| functions.call("f", arguments.clone().with_keyword("y", value));
+        assert_eq!(call(2.into()), Some(Ok(21.into())));
+        let error = call("a".into())
+            .expect("registered")
+            .expect_err("no number");
+        assert_eq!(
+            error.message,
+            "f() keyword arguments: expected i64, found str at ['y']"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "the signature of f names 1 parameters, but the function has 2")]
+    fn a_signature_names_all_parameters() {
+        let _ =
+            Functions::new().function(Signature::new("f").required("x"), |x: i64, y: i64| x + y);
+    }
+
+    #[test]
+    fn async_functions_run_to_their_end_without_a_worker() {
+        let functions = Functions::new()
+            .async_function(
+                "add",
+                |context: crate::Context, a: i64, b: i64| async move {
+                    assert_eq!(context.worker(), "");
+                    a + b
+                },
+            )
+            .async_function("fail", || async move { "x".parse::<i64>() })
+            .async_function("panic", || async move {
+                if true {
+                    panic!("as asked for");
+                }
+            });
+        assert_eq!(call(&functions, "add", &[1.into(), 2.into()]), Ok(3.into()));
+        let invalid = "RuntimeError: invalid digit found in string";
+        assert_eq!(call(&functions, "fail", &[]), Err(invalid.to_owned()));
+        let panic = "RuntimeError: the function panic panicked: as asked for";
+        assert_eq!(call(&functions, "panic", &[]), Err(panic.to_owned()));
     }
 }

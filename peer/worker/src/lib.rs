@@ -37,8 +37,10 @@
 //! `tracing`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod arguments;
 mod builder;
 mod builtins;
+mod context;
 mod diagnostics;
 mod driver;
 mod error;
@@ -58,6 +60,7 @@ mod run;
 mod scheduler_plugin;
 mod server;
 mod session;
+mod signature;
 mod start;
 pub mod state;
 mod threads;
@@ -80,14 +83,17 @@ use daskwire_rpc::panic_flag::PanicFlag;
 use daskwire_rpc::pool::Pool;
 use tokio::sync::Notify;
 
+pub use arguments::{Arguments, FromArguments, Keywords};
 pub use builder::{Builder, TransferLimits};
+pub use context::{Cancellation, Context};
 pub use daskwire_messages::value::Outcome;
 pub use daskwire_store::{Holdings, StoreCounters, Tally};
 pub use error::StartError;
-pub use functions::{Arguments, Function, Functions};
+pub use functions::{AsyncFunction, Function, Functions};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
+pub use signature::Signature;
 
 use daskwire_store::Store;
 use diagnostics::{Level, Log, Notifier};
@@ -119,6 +125,8 @@ struct Shared {
     /// The messages and fields that the scheduler's release supports.
     dialect: Dialect,
     gives_back: scheduler_plugin::GivesBack,
+    /// Whether the scheduler, or the plugin in it, knows the reason for which a task is given back.
+    sends_reasons: bool,
     others: OtherWorkers,
     store: Store,
     tasks_done: TasksDone,
@@ -127,6 +135,11 @@ struct Shared {
     machine: Mutex<WorkerMachine>,
     queue: Queue<Job>,
     pool: Pool,
+    /// The client of tasks that ask for one.
+    #[cfg(feature = "client")]
+    client: tokio::sync::OnceCell<daskwire_client::Client>,
+    #[cfg(feature = "client")]
+    client_options: daskwire_client::ClientOptions,
     /// The pool of memory for large frames.
     buffers: Option<BufferPool>,
     observer: Option<Arc<dyn Observer>>,

@@ -10,8 +10,9 @@ use daskwire_messages::value::Serialized;
 use daskwire_messages::{Key, RemoteError, Value};
 use daskwire_rpc::event::{self, emit};
 
+use super::context::Execution;
 use super::diagnostics::Level;
-use super::evaluate::{Evaluated, Fault, TaskContext};
+use super::evaluate::{self, Evaluated, Fault, TaskContext};
 use super::event::WorkerEvent;
 use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
@@ -49,6 +50,8 @@ pub(super) struct Done {
     pub(super) thread: i64,
     /// Whether the task needs a feature that this worker lacks.
     pub(super) is_unsupported: bool,
+    /// Whether the result is no longer wanted, so that a failure is not reported.
+    pub(super) is_cancelled: bool,
     /// The annotations of a task that may be unsupported.
     pub(super) annotations: Option<Value>,
 }
@@ -90,20 +93,6 @@ impl Shared {
         }
     }
 
-    pub(super) fn context<'a>(
-        &'a self,
-        data: &'a HashMap<Key, Datum>,
-        steps: &'a Steps,
-    ) -> TaskContext<'a> {
-        TaskContext {
-            functions: &self.functions,
-            worker: &self.title,
-            store: &self.store,
-            data,
-            steps,
-        }
-    }
-
     pub(super) fn is_quick(&self, job: &mut Job) -> bool {
         /// Maximum length in bytes of a task that is parsed on the calling thread.
         const MAX_LEN: usize = 1 << 10;
@@ -124,8 +113,7 @@ impl Shared {
             && !job.is_actor
             && let Ok(task) = read(run_spec, &job.key, &job.data)
         {
-            let steps = Steps::default();
-            let is_quick = self.context(&job.data, &steps).is_quick(&task);
+            let is_quick = evaluate::is_quick(&task, &self.functions, &job.data);
             job.spec = Spec::Read(task);
             return is_quick;
         }
@@ -152,10 +140,12 @@ impl Shared {
             annotations,
         } = job;
         let steps = Steps::default();
+        let execution = Arc::new(Execution::new(Arc::clone(self), key.clone(), start));
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
             let _task = event::task(&key);
-            self.evaluate(&key, spec, &data, is_actor, &steps)
+            self.evaluate(&key, spec, &data, is_actor, &steps, &execution)
         }));
+        let is_cancelled = execution.end();
         // Another worker would panic too, so the task fails.
         let result = evaluated.unwrap_or_else(|_| {
             let message = format!("the worker {} panicked while it ran the task", self.title);
@@ -191,6 +181,7 @@ impl Shared {
             steps,
             thread: threads::number(),
             is_unsupported,
+            is_cancelled,
             annotations,
         })
     }
@@ -207,12 +198,13 @@ impl Shared {
             steps,
             thread,
             is_unsupported,
+            is_cancelled,
             annotations,
         } = done;
         let (datum, outcome) = match result {
             Ok((datum, description)) => (Some(datum), Ok(description)),
             Err((message, failure)) => {
-                if !is_unsupported {
+                if !is_unsupported && !is_cancelled {
                     self.report_failure(&key, &message);
                 }
                 (None, Err(Box::new(failure)))
@@ -254,6 +246,7 @@ impl Shared {
         data: &HashMap<Key, Datum>,
         is_actor: bool,
         steps: &Steps,
+        execution: &Arc<Execution>,
     ) -> Result<Datum, Fault> {
         if is_actor {
             let message = format!(
@@ -268,7 +261,16 @@ impl Shared {
             Spec::Read(task) => task,
         };
         let is_python = is_python(&task);
-        let datum = match self.context(data, steps).evaluate(task)? {
+        let context = TaskContext {
+            functions: &self.functions,
+            worker: &self.title,
+            store: &self.store,
+            data,
+            steps,
+            execution,
+            fused_with: &[],
+        };
+        let datum = match context.evaluate(task)? {
             Evaluated::Value(value) => self.store.made(value),
             Evaluated::Datum(datum) => datum,
         };

@@ -146,9 +146,7 @@ impl Shared {
     ) {
         let event = if self.has_others(allowed.as_deref()).await {
             let reason = match &executed.outcome {
-                Err(failure) if self.gives_back == GivesBack::Always => {
-                    Some(failure.exception_text.clone())
-                }
+                Err(failure) if self.sends_reasons => Some(failure.exception_text.clone()),
                 _ => None,
             };
             WorkerInput::Unsupported { executed, reason }

@@ -19,6 +19,7 @@ use daskwire_rpc::channel::{Channel, Receiver, with_timeout};
 use daskwire_rpc::event::{self, emit};
 use tokio::sync::watch;
 
+use super::context::Context;
 use super::diagnostics::Level;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
@@ -253,6 +254,7 @@ impl Shared {
     pub(super) fn leave(&self) {
         let mut machine = self.machine();
         let closing = machine.state.handle(now(), WorkerInput::Close);
+        machine.contexts.values().for_each(Context::cancel);
         let Some(stream) = machine.stream.take() else {
             return;
         };
@@ -357,6 +359,11 @@ pub(super) async fn supervise(
     tasks.shutdown().await;
     let mut transfers = core::mem::take(&mut shared.machine().tasks);
     transfers.shutdown().await;
+    #[cfg(feature = "client")]
+    if let Some(client) = shared.client.get() {
+        // An error means that the connection has ended already.
+        let _ = client.close().await;
+    }
     shared.pool.close().await;
     transports.close().await;
     listener.close().await;

@@ -81,11 +81,10 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     } = scheduler_versions(&builder, &pool, &notify, deadline).await?;
     pool.set_read_hint(dialect.read_hint);
     // Install the plugin before the scheduler can assign tasks to the worker.
-    let installed = match release {
-        Some(_) if builder.installs_plugin && !builder.runs_python() => {
-            scheduler_plugin::install(&pool, &builder.scheduler).await
-        }
-        _ => Ok(()),
+    let is_installing = release.is_some() && builder.installs_plugin && !builder.runs_python();
+    let installed = match is_installing {
+        true => scheduler_plugin::install(&pool, &builder.scheduler).await,
+        false => Ok(()),
     };
     let name = builder.name.take().unwrap_or_else(|| address.clone());
     let title = if name == address {
@@ -151,6 +150,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
             None if is_own => scheduler_plugin::GivesBack::Always,
             None => scheduler_plugin::GivesBack::Never,
         },
+        sends_reasons: (is_installing && installed.is_ok()) || (release.is_none() && is_own),
         others: OtherWorkers::default(),
         store,
         tasks_done: TasksDone::default(),
@@ -159,6 +159,14 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         machine: Mutex::new(WorkerMachine::new(state)),
         queue: Queue::new(panic_flag.clone()),
         pool,
+        #[cfg(feature = "client")]
+        client: tokio::sync::OnceCell::new(),
+        #[cfg(feature = "client")]
+        client_options: daskwire_client::ClientOptions {
+            transports: builder.transports.clone(),
+            comm: builder.options.clone(),
+            ..daskwire_client::ClientOptions::default()
+        },
         buffers: builder.options.pool,
         observer: builder.observer,
         transfers: Transfers::default(),

@@ -104,7 +104,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-fn start_one(shared: &Arc<Shared>, name: &str) -> io::Result<()> {
+pub(super) fn start_one(shared: &Arc<Shared>, name: &str) -> io::Result<()> {
     let own = Arc::clone(shared);
     let builder = thread::Builder::new()
         .name(name.to_owned())
@@ -129,6 +129,11 @@ pub(super) fn replace(shared: &Arc<Shared>) -> io::Result<()> {
         IS_REPLACED.set(true);
     }
     Ok(())
+}
+
+/// Lets the calling thread end after its task, since [`start_one`] has started another.
+pub(super) fn set_replaced() {
+    IS_REPLACED.set(true);
 }
 
 fn work(shared: &Arc<Shared>) {

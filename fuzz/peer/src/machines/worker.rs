@@ -108,7 +108,10 @@ impl Worker {
                     self.store.remove(&key);
                 }
                 // Pending requests may end at any time anyway.
-                Action::Disconnect(_) | Action::Report(_) | Action::Rejoin(_) => {}
+                Action::Cancel(_)
+                | Action::Disconnect(_)
+                | Action::Report(_)
+                | Action::Rejoin(_) => {}
             }
         }
         self.state.check();

@@ -7,6 +7,7 @@ mod captures;
 mod comms_with_dask;
 mod connections;
 mod diagnose;
+mod functions_with_dask;
 mod inspect;
 mod journey;
 mod old_schedulers;

@@ -6,7 +6,7 @@ use daskwire_pickle::tree::{self, Node, Tree};
 use super::GraphError;
 use super::error::unexpected;
 use super::plan::Part;
-use super::read::{DEPTH, is_container, native_name, replaced_by, target};
+use super::read::{DEPTH, is_container, native_name, native_with_keywords, replaced_by, target};
 use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, spec, state_of};
 use crate::Key;
 use crate::value::Budget;
@@ -206,6 +206,13 @@ impl Walk<'_> {
         if native_name(function).is_some() {
             self.calls.native = true;
             return Ok(());
+        }
+        if let Some((_, keywords)) = native_with_keywords(function, self.budget)? {
+            self.calls.native = true;
+            return match self.is_new(function)? {
+                true => self.visit_all(keywords.entries().map(|(_, value)| value), depth),
+                false => Ok(()),
+            };
         }
         let is_partial = match function.value() {
             tree::Value::Call { callable, .. } => callable

@@ -391,6 +391,22 @@ pub(super) fn function(
         budget.spend_copy(name.len())?;
         return Ok(Function::native(name));
     }
+    if let Some((name, keywords)) = native_with_keywords(node, budget)? {
+        let depth = depth
+            .checked_sub(1)
+            .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
+        budget.spend_copy(name.len())?;
+        let keywords = keywords.entries().map(|(name, value)| {
+            let name = name.as_str().unwrap_or_default().to_owned();
+            budget.spend_copy(name.len())?;
+            Ok((name, argument(reading, value, depth)?))
+        });
+        return Ok(Function::Partial {
+            function: Box::new(Function::native(name)),
+            arguments: Vec::new(),
+            keywords: keywords.collect::<Result<_, GraphError>>()?,
+        });
+    }
     let called = callable.as_global();
     if called.is_some_and(|global| global.is("functools", "partial")) {
         let state = state_of(node, budget)?;
@@ -432,6 +448,34 @@ pub(super) fn native_name<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     }
     let [method] = arguments.exactly()?;
     method.as_str()?.strip_prefix("native:")
+}
+
+/// The name and the keyword arguments of `operator.methodcaller("native:NAME", by=2)`, which Python
+/// pickles as a call of a partial: `partial(methodcaller, "native:NAME", by=2)()`.
+pub(super) fn native_with_keywords<'t, 'p>(
+    node: Node<'t, 'p>,
+    budget: &Budget,
+) -> Result<Option<(&'p str, Node<'t, 'p>)>, GraphError> {
+    let Some((partial, arguments)) = node.as_call() else {
+        return Ok(None);
+    };
+    let is_partial = partial.as_call().is_some_and(|(callable, _)| {
+        let global = callable.as_global();
+        global.is_some_and(|global| global.is("functools", "partial"))
+    });
+    if !is_partial || arguments.exactly::<0>().is_none() {
+        return Ok(None);
+    }
+    let state = state_of(partial, budget)?.and_then(|state| state.items().exactly());
+    let Some([caller, method, keywords, _]) = state else {
+        return Ok(None);
+    };
+    let is_caller = caller.as_global().is_some_and(|global| {
+        global.is("operator", "methodcaller") || global.is("_operator", "methodcaller")
+    });
+    let method = method.items().exactly().filter(|_| is_caller);
+    let name = method.and_then(|[method]| method.as_str()?.strip_prefix("native:"));
+    Ok(name.map(|name| (name, keywords)))
 }
 
 /// The name of the native function that a partial stands for, from the partial's

@@ -178,6 +178,53 @@ fn a_partial_may_stand_for_a_native_function() {
     }
 }
 
+/// `operator.methodcaller("native:hypot", *args, by=2)`, as Python pickles it.
+fn function_of_caller(args: &[i64], caller: &str, name: &str) -> Function {
+    use daskwire_pickle::{WriteError, WriterOptions};
+    let pickle = crate::scratch::pickle(WriterOptions::default(), |writer| {
+        writer.reduce().global("dask._task_spec", "Task").tuple(3);
+        writer.str("a");
+        writer.reduce();
+        writer.build().reduce().global("functools", "partial");
+        writer.tuple(1).global("_operator", caller);
+        writer.tuple(4).global("_operator", caller);
+        writer.tuple(1).str(name);
+        writer.dict(1).str("by").i64(2);
+        writer.none();
+        writer.tuple(args.len());
+        args.iter().for_each(|arg| {
+            writer.i64(*arg);
+        });
+        writer.i64(3);
+        Ok::<(), WriteError>(())
+    });
+    let spec = crate::Serialized::of_written_pickle(pickle.expect("writable pickle").into());
+    match Task::read(&spec, &"a".into()).expect("a task").work {
+        Work::Call { function, .. } => function,
+        work => panic!("{work:?} is no call"),
+    }
+}
+
+#[test]
+fn a_methodcaller_may_have_keywords() {
+    let expected = Function::Partial {
+        function: Box::new(Function::native("hypot")),
+        arguments: Vec::new(),
+        keywords: vec![("by".to_owned(), Argument::from(2))],
+    };
+    let function = function_of_caller(&[], "methodcaller", "native:hypot");
+    assert_eq!(function, expected);
+    for (args, caller, name) in [
+        // They follow the arguments of the call.
+        (&[1][..], "methodcaller", "native:hypot"),
+        (&[], "methodcaller", "split"),
+        (&[], "attrgetter", "native:hypot"),
+    ] {
+        let function = function_of_caller(args, caller, name);
+        assert!(matches!(function, Function::Unknown(_)), "{function}");
+    }
+}
+
 /// `x = TaskRef("x")`, then `x = List(x, x)` for each level.
 fn shared_lists(writer: &mut daskwire_pickle::Writer<'_, '_>, levels: usize) {
     for _ in 0..levels {

@@ -9,7 +9,8 @@ use core::cmp::Ordering;
 
 use daskwire_messages::{RemoteError, Value};
 
-use super::functions::{Arguments, Functions};
+use super::arguments::Arguments;
+use super::functions::Functions;
 
 use container::{check_comparable, contains, equal, getitem, items, len, order, truth};
 use format::str_of;
@@ -396,7 +397,7 @@ fn builtins(functions: Functions) -> Functions {
         functions = unary(functions, &format!("builtins.{name}"), function);
     }
     for (name, function, names, max_count, empty) in constructors {
-        functions = functions.with(&format!("builtins.{name}"), move |arguments| {
+        functions = functions.with(format!("builtins.{name}"), move |arguments| {
             let [value, second, third] = arguments.bind(names, 0, max_count)?;
             if second.or(third).is_some() {
                 return Err(not_covered(&format!("{name}() with several arguments")));

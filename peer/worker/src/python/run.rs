@@ -175,6 +175,7 @@ impl Shared {
             steps: steps.take(),
             thread,
             is_unsupported: false,
+            is_cancelled: false,
             annotations: None,
         });
         // If the task was cancelled while it ran, nothing refers to the result that its process

@@ -63,12 +63,15 @@ impl State {
         let running = self.executing.get(&key);
         let has_seceded = running.is_some_and(|running| running.has_seceded);
         if let Some(task) = self.tasks.get_mut(&key) {
-            task.computation = Some(Box::new(Computation {
+            let former = task.computation.replace(Box::new(Computation {
                 run_id,
                 message: Some(Box::new(message)),
                 is_reported_seceded: has_seceded,
                 ..Computation::default()
             }));
+            if former.is_some_and(|former| former.message.is_none()) {
+                self.actions.push(Action::Cancel(key.clone()));
+            }
         }
         // The scheduler counts a new run as one that uses a thread.
         if has_seceded {
@@ -377,6 +380,14 @@ impl State {
         if is_running {
             self.send_status(WorkerStatus::Running);
         }
+    }
+
+    /// Whether the result of an executing task is still wanted.
+    pub fn is_wanted(&self, key: &Key) -> bool {
+        let task = self.tasks.get(key);
+        let task = task.filter(|task| task.stage == TaskStage::Executing);
+        let computation = task.and_then(|task| task.computation.as_ref());
+        computation.is_some_and(|computation| computation.message.is_none())
     }
 
     /// The number of executing tasks that count towards [`Limits::nthreads`](super::Limits).

@@ -236,6 +236,9 @@ pub enum Action {
     /// Run a task, then report [`WorkerInput::Executed`], [`WorkerInput::InputsLost`],
     /// [`WorkerInput::Reschedule`] or [`WorkerInput::Unsupported`].
     Execute(Box<Run>),
+    /// The result of an executing task is no longer wanted. It may end early; its end is
+    /// reported in any case.
+    Cancel(Key),
     /// A task that has reported [`WorkerInput::Rejoin`] or [`WorkerInput::Restarted`] counts again. If it
     /// waits for that, let it continue.
     Rejoin(Key),

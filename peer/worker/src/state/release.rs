@@ -14,7 +14,13 @@ impl State {
         task.is_acquired = false;
         match task.stage {
             TaskStage::Waiting | TaskStage::Ready => self.stop_waiting(key),
-            TaskStage::Executing | TaskStage::Flight => task.computation = None,
+            TaskStage::Executing => {
+                let computation = task.computation.take();
+                if computation.is_some_and(|computation| computation.message.is_none()) {
+                    self.actions.push(Action::Cancel(key.clone()));
+                }
+            }
+            TaskStage::Flight => task.computation = None,
             TaskStage::Memory => self.release(key, stimulus_id),
             TaskStage::Error
             | TaskStage::Fetch

@@ -164,7 +164,10 @@ fn an_execution_counts_for_its_own_run_only() {
         worker.received(A, &["a"]),
         ["add-keys a", "execute other with a"]
     );
-    worker.message(run(4, task("other")));
+    // Nor is it completed for a request that it does not count for.
+    assert!(worker.0.is_wanted(&"other".into()));
+    assert_eq!(worker.message(run(4, task("other"))), ["cancel other"]);
+    assert!(!worker.0.is_wanted(&"other".into()));
     assert_eq!(worker.failed("other"), ["forget other", "execute other"]);
     worker.message(run(5, task("other")));
     let ended = worker.event(WorkerInput::Reschedule("other".into()));

@@ -158,6 +158,7 @@ fn show(action: &Action) -> String {
         Action::Disconnect(peer) => format!("disconnect {}", short(peer)),
         Action::Forget(key) => format!("forget {key}"),
         Action::Rejoin(key) => format!("rejoin {key}"),
+        Action::Cancel(key) => format!("cancel {key}"),
         Action::Wake { after, event } => {
             let event = match &**event {
                 WorkerInput::PeerAvailable(peer) => format!("{} is available", short(peer)),

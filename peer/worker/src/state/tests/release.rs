@@ -22,7 +22,8 @@ fn keys_are_freed_in_any_state() {
         "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1"
     );
     let keys = ["waiting", "waiting too", "w", "ready", "executing"];
-    assert_eq!(worker.free(&keys), [""; 0]);
+    assert_eq!(worker.free(&keys), ["cancel executing"]);
+    assert!(!worker.0.is_wanted(&"executing".into()));
     assert_eq!(worker.stages(), "executing 1, flight 1");
     assert_eq!(worker.received(A, &["flight"]), ["forget flight"]);
     assert_eq!(worker.executed("executing"), ["forget executing"]);
