@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use daskwire_peer::client::Workers;
+use crate::support::client::client_at;
+use daskwire_peer::client::{TaskError, Workers};
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::worker::{Context, Functions, Keywords, Signature, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
@@ -39,6 +40,7 @@ fn functions() -> (Functions, Ended) {
         .function("doubled", |all: Vec<f64>| -> Vec<f64> {
             all.iter().map(|x| x * 2.0).collect()
         })
+        .function("raise", raise)
         .function("names", |Keywords(rest): Keywords<Value>| rest)
         .function("where", |context: Context| {
             context.log_event("visits", context.key().to_string());
@@ -78,6 +80,27 @@ fn functions() -> (Functions, Ended) {
             Ok::<_, Box<dyn core::error::Error + Send + Sync>>(sum)
         });
     (functions, ended)
+}
+
+/// Raises a group with notes and a chain of causes, one of which has a class with a module.
+fn raise() -> Result<(), RemoteError> {
+    let disk = RemoteError::new("OSError", "no disk");
+    let cause = RemoteError {
+        notes: ["in the archive".to_owned()].into(),
+        cause: Some(Box::new(disk)),
+        ..RemoteError::new("zipfile.BadZipFile", "no zip file")
+    };
+    let key = RemoteError::new("LookupError", "no x");
+    let inner = RemoteError {
+        exceptions: [RemoteError::new("builtins.ValueError", "odd")].into(),
+        ..RemoteError::new("ExceptionGroup", "inner")
+    };
+    Err(RemoteError {
+        notes: ["first".to_owned(), "second".to_owned()].into(),
+        exceptions: [key, inner].into(),
+        cause: Some(Box::new(cause)),
+        ..RemoteError::new("ExceptionGroup", "several")
+    })
 }
 
 async fn worker(cluster: &Cluster, functions: Functions) -> Worker {
@@ -282,4 +305,100 @@ async fn functions_know_their_task_in_a_local_cluster() {
     assert_eq!(result, Value::from(13));
     client.close().await.expect("closed");
     cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exceptions_keep_their_parts_in_both_directions() {
+    let mut cluster = Cluster::new(1);
+    let (functions, _ended) = functions();
+    let _worker = worker(&cluster, functions).await;
+    // From Rust to Python.
+    cluster.python("e = client.submit(native('raise'), key='raised').exception()");
+    for (code, value) in [
+        (
+            "type(e).__name__, e.message, e.__notes__",
+            "('ExceptionGroup', 'several', ['first', 'second'])",
+        ),
+        (
+            "key, inner = e.exceptions\n[type(key), type(inner).__name__, inner.exceptions]",
+            "[<class 'LookupError'>, 'ExceptionGroup', (ValueError('odd'),)]",
+        ),
+        (
+            "import zipfile\nc = e.__cause__\ntype(c) is zipfile.BadZipFile, str(c), c.__notes__",
+            "(True, 'no zip file', ['in the archive'])",
+        ),
+        (
+            "repr(c.__cause__), e.__suppress_context__",
+            "(\"OSError('no disk')\", True)",
+        ),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+    // From Rust to Rust, by a scheduler in Python.
+    let client = client_at(cluster.scheduler.address()).await;
+    let raised = async |call: daskwire_peer::client::Call<'_>| {
+        let future = call.submit().expect("submitted");
+        match future.result().await {
+            Err(TaskError::Failed { error, .. }) => error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let error = raised(client.call("native:raise").impure()).await;
+    let expected = raise().expect_err("it raises");
+    assert_eq!(error.notes, expected.notes);
+    let (cause, expected) = (error.cause.as_ref(), expected.cause.as_ref());
+    let (cause, expected) = (cause.expect("a cause"), expected.expect("a cause"));
+    assert_eq!(
+        (&cause.class, &cause.notes),
+        (&expected.class, &expected.notes)
+    );
+    let disk = cause.cause.as_ref().expect("a cause").to_string();
+    assert_eq!(disk, "OSError: no disk");
+    let [key, inner] = &error.exceptions[..] else {
+        panic!("{error}");
+    };
+    assert_eq!(key.to_string(), "LookupError: no x");
+    assert_eq!(inner.exceptions[0].to_string(), "ValueError: odd");
+    // From Rust to Python, whose exception has that of Rust as its cause or context, and to Rust.
+    for (how, suppressed) in [
+        ("raise TypeError('outer') from e", true),
+        ("raise TypeError('outer')", false),
+    ] {
+        let code = format!(
+            "def again(e):\n\
+             \x20   try: raise e\n\
+             \x20   except Exception:\n\
+             \x20       {how}\n\
+             again = client.submit(again, e, key='again {suppressed}', workers=['worker-0'])\n\
+             error = again.exception()\n\
+             inner = error.__cause__ or error.__context__\n\
+             repr(error), error.__suppress_context__, type(inner).__name__, inner.__notes__, \
+             type(inner.__cause__).__name__"
+        );
+        let python = if suppressed { "True" } else { "False" };
+        let expected = format!(
+            "(\"TypeError('outer')\", {python}, 'ExceptionGroup', ['first', 'second'], 'BadZipFile')"
+        );
+        assert_eq!(cluster.python(&code), expected);
+        let again = client
+            .call("builtins.len")
+            .key(format!("again {suppressed}"));
+        let error = raised(again).await;
+        let classes: Vec<&str> =
+            core::iter::successors(Some(&*error), |error| error.cause.as_deref())
+                .map(|error| error.class.as_str())
+                .collect();
+        let expected = [
+            "TypeError",
+            "ExceptionGroup",
+            "zipfile.BadZipFile",
+            "OSError",
+        ];
+        assert_eq!(classes, expected);
+        assert_eq!(
+            *error.cause.as_ref().expect("a cause").notes,
+            ["first", "second"]
+        );
+    }
+    client.close().await.expect("it closes");
 }
