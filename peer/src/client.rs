@@ -9,9 +9,10 @@ pub use daskwire_client::blocking;
 #[doc(inline)]
 pub use daskwire_client::{
     AsCompleted, Call, CallStack, Calls, Client, ClientOptions, ClusterVersions, Completed,
-    ConnectError, Connection, ConnectionWatch, Dataset, Disconnected, Event, Lease, Lock, LogLine,
-    Meter, NodeVersions, OnReconnect, PerformanceReport, PluginKind, Profile, ProfileOptions,
-    Profiled, Queue, Reconnect, Restarted, Results, Route, RunError, RunResults, ScatterError,
-    ScatterOptions, Semaphore, SharedValue, Status, StoryStep, SubmitError, SubmitOptions,
-    Subscription, TaskError, TaskFuture, TaskStates, TopicEvent, Variable, Workers,
+    ConnectError, Connection, ConnectionWatch, Dataset, Disconnected, Event, FromResult, Lease,
+    Lock, LogLine, Meter, NodeVersions, OnReconnect, PerformanceReport, PluginKind, Profile,
+    ProfileOptions, Profiled, Queue, Reconnect, Restarted, Results, Route, RunError, RunResults,
+    ScatterError, ScatterOptions, Semaphore, SharedValue, Status, StoryStep, SubmitError,
+    SubmitOptions, Subscription, TaskError, TaskFuture, TaskStates, TopicEvent, TypedFuture,
+    Variable, Workers,
 };

@@ -13,7 +13,7 @@ use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
 #[cfg(feature = "worker")]
 use crate::worker;
-use crate::{RemoteError, RequestError};
+use crate::{ErrorKind, RemoteError, RequestError};
 
 /// Defines an error with a variant for each of several errors, which convert to it.
 macro_rules! any_of {
@@ -102,5 +102,40 @@ any_of! {
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Self::Request(error.into())
+    }
+}
+
+impl Error {
+    /// The kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Request(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Connect(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Disconnected(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Submit(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Task(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Run(error) => error.kind(),
+            #[cfg(feature = "client")]
+            Self::Scatter(error) => error.kind(),
+            #[cfg(feature = "worker")]
+            Self::StartWorker(error) => error.kind(),
+            #[cfg(feature = "scheduler")]
+            Self::StartScheduler(_) | Self::Scheduler(_) => ErrorKind::System,
+            #[cfg(feature = "local-cluster")]
+            Self::StartCluster(_) => ErrorKind::System,
+            Self::Remote(_) => ErrorKind::Exception,
+            Self::Value(_) | Self::Type(_) => ErrorKind::Value,
+        }
+    }
+
+    /// Whether the same operation may succeed if it is repeated later, see
+    /// [`ErrorKind::is_retryable`].
+    pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
     }
 }

@@ -92,7 +92,7 @@ pub use daskwire_comm::tls;
 pub use daskwire_messages::{Array, Key, Release, RemoteError, Serialized, Value};
 #[cfg(feature = "tls")]
 pub use daskwire_rpc::transports_with_tls;
-pub use daskwire_rpc::{Meter, ObservedMessage, Observer, RequestError, transports};
+pub use daskwire_rpc::{ErrorKind, Meter, ObservedMessage, Observer, RequestError, transports};
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub use daskwire_rpc::{Stimulus, TaskChange, TaskEvent};
 pub use error::Error;

@@ -10,7 +10,7 @@ use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, RemoteError};
 use daskwire_rpc::RequestError;
 
-use daskwire_rpc::from;
+use daskwire_rpc::{from, kinds};
 
 const EMPTY_KEY: &str = "a key must not be empty";
 
@@ -124,6 +124,13 @@ pub enum TaskError {
         /// The fault.
         error: ValueError,
     },
+    /// The result is not of the type that the program asked for.
+    Type {
+        /// The result's key.
+        key: Key,
+        /// The error of the conversion.
+        error: Arc<dyn core::error::Error + Send + Sync>,
+    },
     /// The result cannot be fetched.
     Request {
         /// The result's key; of several that are fetched together, the first.
@@ -172,6 +179,7 @@ impl TaskError {
             | Self::Lost { key }
             | Self::Timeout { key, .. }
             | Self::Value { key, .. }
+            | Self::Type { key, .. }
             | Self::Request { key, .. }
             | Self::Disconnected { key, .. } => key,
         }
@@ -275,6 +283,9 @@ impl fmt::Display for TaskError {
                 )
             }
             Self::Value { key, error } => write!(f, "the result {key} cannot be read: {error}"),
+            Self::Type { key, error } => {
+                write!(f, "the result {key} is not of the requested type: {error}")
+            }
             Self::Request { key, error } => {
                 write!(f, "the result {key} cannot be fetched: {error}")
             }
@@ -301,6 +312,42 @@ impl fmt::Display for ScatterError {
             Self::Disconnected(error) => error.fmt(f),
         }
     }
+}
+
+kinds! {
+    ConnectError: |error| match error {
+        Self::Request(error) => error.kind(),
+        Self::Release(_) => ErrorKind::Unsupported,
+        Self::File { .. } | Self::Runtime(_) => ErrorKind::System,
+        Self::NotNamed => ErrorKind::Invalid,
+        Self::Refused { .. } => ErrorKind::Refused,
+        Self::OnReconnect { .. } => ErrorKind::Closed,
+    };
+    Disconnected: |error| match error.is_reconnecting {
+        true => ErrorKind::Connection,
+        false => ErrorKind::Closed,
+    };
+    SubmitError: |error| match error {
+        Self::Value { .. } | Self::EmptyKey | Self::KeyCount { .. } => ErrorKind::Invalid,
+        Self::Reconnecting { .. } => ErrorKind::Connection,
+        Self::Disconnected(error) => error.kind(),
+    };
+    TaskError: |error| match error {
+        Self::Failed { .. } => ErrorKind::Exception,
+        Self::Cancelled { .. } => ErrorKind::Cancelled,
+        Self::Lost { .. } => ErrorKind::Lost,
+        Self::Timeout { .. } => ErrorKind::Timeout,
+        Self::Value { .. } | Self::Type { .. } => ErrorKind::Value,
+        Self::Request { error, .. } => error.kind(),
+        Self::Disconnected { .. } => ErrorKind::Closed,
+    };
+    ScatterError: |error| match error {
+        Self::Value { .. } | Self::EmptyKey => ErrorKind::Invalid,
+        Self::NoWorkers => ErrorKind::Connection,
+        Self::Request(error) => error.kind(),
+        Self::Copy(error) => error.kind(),
+        Self::Disconnected(error) => error.kind(),
+    };
 }
 
 impl core::error::Error for Disconnected {}

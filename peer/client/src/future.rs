@@ -236,8 +236,13 @@ impl TaskFuture {
     /// ```no_run
     /// # use daskwire_peer::client::{Client, TaskError};
     /// # async fn example(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let counts = client.submit("collections.Counter", ["abracadabra"])?;
-    /// let counts: std::collections::HashMap<char, u32> = counts.result_as().await?;
+    /// #[derive(serde::Deserialize)]
+    /// struct Usage {
+    ///     total: u64,
+    ///     free: u64,
+    /// }
+    ///
+    /// let usage: Usage = client.submit("shutil.disk_usage", "/")?.deserialize().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -247,7 +252,7 @@ impl TaskFuture {
     /// As [`result`](Self::result), and [`TaskError::Value`] if the result is of
     /// another type.
     #[cfg(feature = "serde")]
-    pub async fn result_as<T: serde::de::DeserializeOwned>(&self) -> Result<T, TaskError> {
+    pub async fn deserialize<T: serde::de::DeserializeOwned>(&self) -> Result<T, TaskError> {
         let result = Value::Serialized(self.serialized().await?);
         result.deserialize().map_err(|error| TaskError::Value {
             key: self.key().clone(),

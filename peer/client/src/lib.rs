@@ -50,6 +50,7 @@ mod shared;
 pub mod state;
 mod submit;
 mod topic;
+mod typed;
 mod update;
 
 use core::time::Duration;
@@ -76,6 +77,7 @@ pub use run::{PluginKind, RunError, RunResults};
 pub use state::{Reconnect, Status};
 pub use submit::{Call, Calls, SubmitOptions};
 pub use topic::{Subscription, TopicEvent};
+pub use typed::{FromResult, TypedFuture};
 
 use shared::Shared;
 use state::{ClientInput, Hold};
@@ -246,6 +248,16 @@ impl Client {
         let what = "the identity of the scheduler";
         let answer = self.shared.call_with_timeout(timeout, what, request);
         Ok(Identity::from_value(&answer.await?)?)
+    }
+
+    /// Asks the scheduler for the address of its dashboard; `None` if it has none. See
+    /// [`Identity::dashboard_link`].
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn dashboard_link(&self) -> Result<Option<String>, RequestError> {
+        Ok(self.identity().await?.dashboard_link())
     }
 
     /// Asks the scheduler for its workers.

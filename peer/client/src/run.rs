@@ -15,7 +15,7 @@ use daskwire_rpc::RequestError;
 use super::operation::Operation;
 use super::request::Workers;
 use super::{Call, Client};
-use daskwire_rpc::from;
+use daskwire_rpc::{from, kinds};
 
 /// The module of Dask's plugins.
 const PLUGINS: &str = "distributed.diagnostics.plugin";
@@ -50,6 +50,15 @@ pub enum RunError {
     },
     /// The scheduler does not answer, or does not support the operation.
     Request(RequestError),
+}
+
+kinds! {
+    RunError: |error| match error {
+        Self::Value { .. } => ErrorKind::Invalid,
+        Self::Failed { .. } => ErrorKind::Exception,
+        Self::File { .. } => ErrorKind::System,
+        Self::Request(error) => error.kind(),
+    };
 }
 
 impl fmt::Display for RunError {

@@ -1,6 +1,7 @@
 //! Requests for the identity of a scheduler and its workers.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
@@ -14,6 +15,7 @@ use crate::RequestError;
 
 /// The identity of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Identity {
     /// The scheduler's class, `Scheduler`.
     pub kind: String,
@@ -23,6 +25,8 @@ pub struct Identity {
     pub address: String,
     /// The start time in seconds since 1970; since 2021.4.0.
     pub started: Option<f64>,
+    /// The port of the scheduler's dashboard.
+    pub dashboard_port: Option<u16>,
     /// The workers, in the scheduler's order.
     pub workers: Vec<WorkerIdentity>,
     /// The scheduler's release of Dask, if [`identity`] found it.
@@ -33,6 +37,7 @@ pub struct Identity {
 
 /// The identity of a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct WorkerIdentity {
     /// The worker's address.
     pub address: String,
@@ -48,6 +53,13 @@ pub struct WorkerIdentity {
     pub cpu: f64,
     /// The worker's status, such as `running`; since 2021.10.0.
     pub status: Option<WorkerStatus>,
+    /// The number of the worker's tasks in each of its states, such as `executing` and `memory`, at the
+    /// last heartbeat; since 2022.11.0.
+    pub task_counts: BTreeMap<String, u64>,
+    /// Bytes of data on disk at the last heartbeat.
+    pub spilled: u64,
+    /// The metrics of the last heartbeat, a dictionary whose keys depend on the release.
+    pub metrics: Value,
 }
 
 /// The error of a request for the identity.
@@ -218,12 +230,31 @@ impl Identity {
             id: string("id"),
             address: string("address"),
             started: answer.get("started").map(number),
+            dashboard_port: answer
+                .get("services")
+                .and_then(|services| services.get("dashboard"))
+                .and_then(|port| u16::try_from(integer(port)).ok())
+                .filter(|port| *port != 0),
             workers: workers
                 .map(|(address, about)| WorkerIdentity::from_value(display(address), about))
                 .collect(),
             release: None,
             rust_version: None,
         })
+    }
+
+    /// The address of the dashboard, as `Client.dashboard_link` of Dask has it by default:
+    /// `http://HOST:PORT/status`. A proxy in between, and certificates of the dashboard, are not
+    /// known to the scheduler.
+    pub fn dashboard_link(&self) -> Option<String> {
+        let port = self.dashboard_port?;
+        let address = self.address.parse::<Address>().ok()?;
+        let host = match address.host_and_port() {
+            Some((host, _)) if host.contains(':') => format!("[{host}]"),
+            Some((host, _)) => host.to_owned(),
+            None => "localhost".to_owned(),
+        };
+        Some(format!("http://{host}:{port}/status"))
     }
 }
 
@@ -232,6 +263,18 @@ impl WorkerIdentity {
         let string = |name| about.get(name).map(display).unwrap_or_default();
         let count = |name| about.get(name).map(integer).unwrap_or_default();
         let metric = |name| about.get("metrics")?.get(name);
+        let task_counts = match metric("task_counts") {
+            Some(Value::Dict(counts)) => {
+                let counts = counts.iter();
+                counts
+                    .map(|(state, count)| (display(state), integer(count)))
+                    .collect()
+            }
+            _ => BTreeMap::new(),
+        };
+        // A number before 2022.2.1, and in memory and on disk since.
+        let spilled = metric("spilled_bytes").or_else(|| metric("spilled_nbytes"));
+        let spilled = spilled.map(|spilled| spilled.get("disk").unwrap_or(spilled));
         Self {
             address,
             name: string("name"),
@@ -242,6 +285,9 @@ impl WorkerIdentity {
             status: about
                 .get("status")
                 .map(|status| WorkerStatus::from(&*display(status))),
+            task_counts,
+            spilled: spilled.map(integer).unwrap_or_default(),
+            metrics: about.get("metrics").cloned().unwrap_or_default(),
         }
     }
 }

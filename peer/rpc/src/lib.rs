@@ -24,6 +24,7 @@ pub mod channel;
 #[doc(hidden)]
 pub mod clock;
 mod compress;
+mod error_kind;
 #[doc(hidden)]
 pub mod event;
 #[doc(hidden)]
@@ -46,6 +47,7 @@ mod request_error;
 pub mod story;
 
 pub use channel::{ObservedMessage, Observer};
+pub use error_kind::ErrorKind;
 pub use meter::Meter;
 pub use net::transports;
 #[cfg(feature = "tls")]

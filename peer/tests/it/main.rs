@@ -5,6 +5,7 @@ mod client_api_table;
 mod client_blocking;
 mod client_connection;
 mod client_diagnostics;
+mod client_results;
 mod client_with_dask;
 mod cluster;
 mod compression;

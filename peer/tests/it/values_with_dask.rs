@@ -276,10 +276,10 @@ async fn objects_are_read_as_what_they_are() {
     // Entries that a struct has no field for may be anything, also what Rust cannot read.
     let profile = "{'tottime': 0.5, 'line_number': 3, 'n': 2**200, None: 1, \
                    'frame': __import__('pandas').DataFrame({'x': [1]}), 'function': print}";
-    let read = eval(&client, profile).result_as::<Profile>().await;
+    let read = eval(&client, profile).deserialize::<Profile>().await;
     assert_eq!(read.expect("a profile"), expected);
     let profile = "{'tottime': print, 'line_number': 3}";
-    let read = eval(&client, profile).result_as::<Profile>().await;
+    let read = eval(&client, profile).deserialize::<Profile>().await;
     let error = read.expect_err("a function").to_string();
     assert!(
         error.contains("builtins.print") && error.contains("['tottime']"),
@@ -472,13 +472,13 @@ async fn any_type_of_serde_goes_to_python_and_back() {
         .submit("copy.deepcopy", [value.clone()])
         .expect("submitted");
     assert_eq!(
-        same.result_as::<Drawing>().await.expect("the same"),
+        same.deserialize::<Drawing>().await.expect("the same"),
         drawing
     );
     let shown = client
         .submit("builtins.repr", [value.clone()])
         .expect("submitted");
-    let shown: String = shown.result_as().await.expect("a string");
+    let shown: String = shown.deserialize().await.expect("a string");
     assert_eq!(shown, value.to_string());
     // Enums in the format of JSON.
     let json = serde_json::to_value(&drawing.shapes).expect("JSON");
@@ -486,7 +486,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
     let loaded = client
         .submit("json.loads", [json.as_str()])
         .expect("submitted");
-    let shapes: Vec<Shape> = loaded.result_as().await.expect("shapes");
+    let shapes: Vec<Shape> = loaded.deserialize().await.expect("shapes");
     assert_eq!(shapes, drawing.shapes);
 
     // Values created in Python, converted to Rust types.
@@ -514,11 +514,11 @@ async fn any_type_of_serde_goes_to_python_and_back() {
         #[serde(rename = "more")]
         _more: String,
     }
-    let error = made.result_as::<WithMore>().await;
+    let error = made.deserialize::<WithMore>().await;
     let error = error.expect_err("an ellipsis").to_string();
     assert!(error.contains("Ellipsis"), "{error}");
     // A field that the struct does not have is skipped.
-    let counts = made.result_as::<Made>().await.expect("skipped").counts;
+    let counts = made.deserialize::<Made>().await.expect("skipped").counts;
     assert_eq!(counts, HashMap::from([('a', 2), ('b', 1)]));
     let made = client.submit(
         "builtins.eval",
@@ -532,7 +532,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
     );
     let made: Made = made
         .expect("submitted")
-        .result_as()
+        .deserialize()
         .await
         .expect("all parts");
     assert_eq!(made.counts, HashMap::from([('a', 2), ('b', 1)]));
@@ -559,7 +559,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
         Name(String),
     }
     let points = eval(&client, &names_after(LOCAL, "result"));
-    let points: Vec<Point> = points.result_as().await.expect("by their names");
+    let points: Vec<Point> = points.deserialize().await.expect("by their names");
     let point = |x, y| Point { x, y };
     let expected = [
         point(1, Value64::Number(2)),
@@ -568,7 +568,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
     assert_eq!(points, expected);
 
     let wrong = eval(&client, "[{'x': 1, 'y': 2}, {'x': [], 'y': 2}]");
-    let error = wrong.result_as::<Vec<Point>>().await.expect_err("a list");
+    let error = wrong.deserialize::<Vec<Point>>().await.expect_err("a list");
     let error = error.to_string();
     assert!(
         error.ends_with("invalid type: sequence, expected i64 at [1]['x']"),
@@ -619,12 +619,12 @@ async fn random_documents_go_through_python_unchanged() {
     let dumped: String = dumped
         .submit()
         .expect("submitted")
-        .result_as()
+        .deserialize()
         .await
         .expect("JSON");
     let parsed: Vec<serde_json::Value> = serde_json::from_str(&dumped).expect("JSON");
     assert_eq!(parsed, documents);
     let loaded = client.submit("json.loads", [dumped]).expect("submitted");
-    let loaded: Vec<serde_json::Value> = loaded.result_as().await.expect("the same");
+    let loaded: Vec<serde_json::Value> = loaded.deserialize().await.expect("the same");
     assert_eq!(loaded, documents);
 }

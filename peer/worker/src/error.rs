@@ -8,7 +8,7 @@ use daskwire_comm::CommError;
 use daskwire_messages::release::UnsupportedRelease;
 use daskwire_rpc::RequestError;
 
-use daskwire_rpc::from;
+use daskwire_rpc::{from, kinds};
 
 /// The error of [`Builder::start`](super::Builder::start).
 #[derive(Clone, Debug)]
@@ -31,6 +31,17 @@ pub enum StartError {
     Thread(Arc<io::Error>),
     /// Python cannot be started, or has no `distributed`.
     Python(Arc<io::Error>),
+}
+
+kinds! {
+    StartError: |error| match error {
+        Self::Request(error) => error.kind(),
+        Self::Listen(_) | Self::Directory(_) | Self::Thread(_) | Self::Python(_) => {
+            ErrorKind::System
+        }
+        Self::Release(_) => ErrorKind::Unsupported,
+        Self::Refused { .. } => ErrorKind::Refused,
+    };
 }
 
 impl fmt::Display for StartError {

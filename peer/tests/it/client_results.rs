@@ -1,0 +1,177 @@
+//! Results with types of Rust, the kinds of errors, and what the scheduler says of itself and its
+//! workers; with a real cluster.
+
+use core::time::Duration;
+use std::collections::HashMap;
+
+use crate::support::client::client_at;
+use daskwire_peer::client::{ConnectError, SubmitError, TaskError, TypedFuture};
+use daskwire_peer::{Array, Client, ErrorKind, Value};
+use daskwire_testing::{Environment, Peer};
+use serde::Deserialize;
+
+/// A type of the program that a value converts into, with an error of its own.
+#[derive(Debug, PartialEq)]
+struct Celsius(f64);
+
+impl TryFrom<Value> for Celsius {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match f64::try_from(value) {
+            Ok(kelvin) if kelvin >= 0.0 => Ok(Self(kelvin - 273.0)),
+            Ok(_) => Err("colder than nothing".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, PartialEq)]
+struct Point {
+    x: f64,
+    y: f64,
+}
+
+#[tokio::test]
+async fn results_are_converted_with_and_without_serde() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let root = client
+        .submit_as::<f64>("math.sqrt", 2.0)
+        .expect("submitted");
+    // A typed future is an argument as any other, and is awaited by reference, too.
+    let half: TypedFuture<f64> = client
+        .submit_as("operator.truediv", (&root, 2))
+        .expect("submitted");
+    let root = (&root).await.expect("a number");
+    assert_eq!(half.clone().await.expect("a number"), root / 2.0);
+    assert_eq!(half.result().await.expect("a number"), root / 2.0);
+    assert!(half.is_done() && half.key().to_string().starts_with("truediv-"));
+
+    let counts = client
+        .submit("collections.Counter", "aab")
+        .expect("submitted");
+    let counts: HashMap<char, u32> = counts.result_as().await.expect("counts");
+    assert_eq!(counts, HashMap::from([('a', 2), ('b', 1)]));
+    let ones = client.submit_as::<Array>("numpy.ones", 3);
+    let ones = ones.expect("submitted").await.expect("an array");
+    assert_eq!(ones.to_vec::<f64>().expect("numbers"), [1.0; 3]);
+    let warm = client.submit_as::<Celsius>("builtins.abs", 300.0);
+    assert_eq!(warm.expect("submitted").await.expect("warm"), Celsius(27.0));
+    let point = client.submit("builtins.eval", "{'x': 1, 'y': 0.5}");
+    let point = point.expect("submitted");
+    assert_eq!(
+        point.deserialize::<Point>().await.expect("a point"),
+        Point { x: 1.0, y: 0.5 }
+    );
+
+    let cold = client.submit_as::<Celsius>("operator.neg", 1.0);
+    let error = cold.expect("submitted").await.expect_err("too cold");
+    assert!(matches!(error, TaskError::Type { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Value);
+    let message = error.to_string();
+    assert!(
+        message.ends_with(" is not of the requested type: colder than nothing"),
+        "{message}"
+    );
+    let number = client
+        .submit_as::<i64>("builtins.str", 1)
+        .expect("submitted");
+    let message = number.await.expect_err("a string").to_string();
+    assert!(message.ends_with(": expected i64, found str"), "{message}");
+    client.close().await.expect("it closes");
+}
+
+#[tokio::test]
+async fn errors_have_kinds() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let failed = client
+        .submit("operator.truediv", (1, 0))
+        .expect("submitted");
+    let failed = failed.result().await.expect_err("division by zero");
+    assert_eq!(
+        (failed.kind(), failed.is_retryable()),
+        (ErrorKind::Exception, false)
+    );
+    let slow = client.submit("time.sleep", 60).expect("submitted");
+    let late = slow.result_within(Duration::from_millis(1)).await;
+    let late = late.expect_err("it sleeps");
+    assert_eq!(
+        (late.kind(), late.is_retryable()),
+        (ErrorKind::Timeout, true)
+    );
+    slow.cancel().expect("connected");
+    let cancelled = slow.result().await.expect_err("cancelled");
+    assert_eq!(cancelled.kind(), ErrorKind::Cancelled);
+    let empty = client.call("operator.neg").argument(1).key("").submit();
+    let empty = empty.expect_err("an empty key");
+    assert_eq!(
+        (empty.kind(), empty.is_retryable()),
+        (ErrorKind::Invalid, false)
+    );
+    // The error for all operations has the same kind.
+    assert_eq!(daskwire_peer::Error::from(empty).kind(), ErrorKind::Invalid);
+    client.close().await.expect("it closes");
+    let closed = client.submit("operator.neg", 1).expect_err("closed");
+    assert!(matches!(closed, SubmitError::Disconnected(_)), "{closed:?}");
+    assert_eq!(
+        (closed.kind(), closed.is_retryable()),
+        (ErrorKind::Closed, false)
+    );
+
+    let address = Client::connect("tcp://").await.expect_err("no host");
+    assert_eq!(address.kind(), ErrorKind::Invalid, "{address}");
+    let options = daskwire_peer::client::ClientOptions {
+        comm: daskwire_comm::CommOptions {
+            connect_retry: false,
+            ..daskwire_comm::CommOptions::default()
+        },
+        ..daskwire_peer::client::ClientOptions::default()
+    };
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = unused.local_addr().expect("an address").to_string();
+    drop(unused);
+    let nobody: ConnectError = Client::connect_with(&address, options)
+        .await
+        .expect_err("nobody listens");
+    assert_eq!(
+        (nobody.kind(), nobody.is_retryable()),
+        (ErrorKind::Connection, true)
+    );
+}
+
+#[tokio::test]
+async fn the_scheduler_and_workers_describe_themselves() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let mut python = Peer::spawn(
+        Environment::Current,
+        "worker_client.py",
+        &[scheduler.address()],
+    );
+    let client = client_at(scheduler.address()).await;
+    let link = client.dashboard_link().await.expect("an answer");
+    let question = serde_json::json!({"op": "do", "code": "client.dashboard_link"});
+    let (answer, _) = python.ask(&question.to_string(), &[]);
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("a document");
+    let expected = answer["value"].as_str().expect("a string");
+    assert_eq!(format!("'{}'", link.expect("it has one")), expected);
+
+    let held = client.submit("operator.neg", 1).expect("submitted");
+    held.finished().await.expect("a number");
+    // The next heartbeat reports it.
+    loop {
+        let workers = client.workers().await.expect("an answer");
+        let [worker] = &workers[..] else {
+            panic!("{workers:?}");
+        };
+        assert_eq!(worker.spilled, 0);
+        let memory = worker.metrics.get("memory").cloned();
+        assert_eq!(memory, Some(Value::from(worker.memory)));
+        if worker.task_counts.get("memory") == Some(&1) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.close().await.expect("it closes");
+}
