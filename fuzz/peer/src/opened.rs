@@ -52,6 +52,10 @@ pub(crate) fn values(input: &[u8]) {
                 hold(&value);
                 write_again(&value);
             }
+            // An array of objects.
+            if let Ok(items) = Vec::<Value>::try_from(Value::Serialized(payload.clone())) {
+                items.iter().for_each(hold);
+            }
         });
     }
 }

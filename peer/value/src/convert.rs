@@ -354,6 +354,10 @@ impl Value {
                 Ok(Self::List(items)) => Ok(items.into_vec()),
                 _ => Err(WrongType::new(wanted, &Self::Array(array))),
             },
+            Self::Serialized(serialized) => {
+                let elements = serialized.object_array();
+                elements.map_err(|_| WrongType::new(wanted, &Self::Serialized(serialized)))
+            }
             other => Err(WrongType::new(wanted, &other)),
         }
     }

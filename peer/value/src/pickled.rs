@@ -392,6 +392,37 @@ pub(super) fn read(
     reader.value(tree.root(), MAX_DEPTH.saturating_add(1))
 }
 
+/// Reads the elements of an array of objects; those of an array with several dimensions are lists.
+/// Records with objects are tuples. An element without a counterpart in Rust stays serialized.
+pub(super) fn object_array(pickle: &Bytes, buffers: &[Bytes]) -> Result<Vec<Value>, ValueError> {
+    let tree = Tree::with_buffers(pickle, buffers)?;
+    let Ok(KnownValue::ObjectArray(objects)) = convert(names(), tree.root()) else {
+        return Err(unknown(&describe(tree.root())));
+    };
+    let mut reader = TreeReader::new(pickle, buffers);
+    reader.has_all_classes = true;
+    reader.unknown = UnknownParts::Kept(None);
+    reader.keeps_parts.set(true);
+    let items = objects.items().map(|item| reader.part(item, MAX_DEPTH));
+    let mut items = items.collect::<Result<Vec<_>, _>>()?;
+    let shape = objects.shape();
+    if shape.is_empty() {
+        return Err(unknown("an array without dimensions"));
+    }
+    for axis in (1..shape.len()).rev() {
+        let counts = shape[..axis]
+            .iter()
+            .try_fold(1_usize, |count, len| count.checked_mul(*len));
+        let count = counts.ok_or(ValueError::TooLarge)?;
+        // There may be many rows without elements.
+        reader.budget.spend(count)?;
+        let mut left = items.into_iter();
+        let row = |_| Value::List(left.by_ref().take(shape[axis]).collect());
+        items = (0..count).map(row).collect();
+    }
+    Ok(items)
+}
+
 /// Writes an object without a counterpart in Rust as the next value of a pickle, with
 /// its buffers in band.
 fn write_unknown(

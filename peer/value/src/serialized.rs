@@ -438,6 +438,12 @@ impl Serialized {
         })?
     }
 
+    /// The elements of an array of objects, lists if it has several dimensions.
+    pub(super) fn object_array(&self) -> Result<Vec<Value>, ValueError> {
+        let (pickle, buffers) = self.pickle()?;
+        pickled::object_array(&pickle, &buffers)
+    }
+
     /// The first name in the pickle: the class of an object that only Python reads.
     pub(super) fn described(&self) -> Option<String> {
         let (pickle, buffers) = self.pickle().ok()?;

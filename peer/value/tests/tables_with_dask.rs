@@ -377,3 +377,278 @@ async fn examples_work_with_the_libraries() {
     assert_eq!(names[0].name(), "turnover");
     assert_eq!(names[1].name(), "city");
 }
+
+#[tokio::test]
+async fn arrays_of_objects_convert_to_vectors() {
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let client = client_at(scheduler.address()).await;
+    let list = |items: &[Value]| Value::list(items.to_vec());
+    for (expression, expected) in [
+        (
+            "np.array([1, None, 'a'], dtype=object)",
+            vec![1.into(), Value::None, "a".into()],
+        ),
+        (
+            "np.array([[1, 'a'], [2, None]], dtype=object)",
+            vec![
+                list(&[1.into(), "a".into()]),
+                list(&[2.into(), Value::None]),
+            ],
+        ),
+        ("np.array([], dtype=object)", Vec::new()),
+        ("np.empty((2, 0), dtype=object)", vec![list(&[]), list(&[])]),
+    ] {
+        let future = eval(&client, expression);
+        let value = result(&future).await;
+        let read = Vec::<Value>::try_from(value.clone());
+        assert_eq!(read.expect(expression), expected, "{expression}");
+        // Python gets the array that it has sent.
+        let text = submit(&client, "builtins.repr", value);
+        let sent = submit(&client, "builtins.repr", &future);
+        assert_eq!(result(&text).await, result(&sent).await, "{expression}");
+    }
+    let future = eval(
+        &client,
+        "[np.array(['a', {'b': pd.NA}, pd.NA], dtype=object)]",
+    );
+    let [values]: [Vec<Value>; 1] = result(&future).await.try_into().expect("an array");
+    assert!(
+        matches!(
+            &values[..],
+            [Value::Str(_), Value::Dict(_), Value::Serialized(_)]
+        ),
+        "{values:?}"
+    );
+    for expression in ["np.array(None, dtype=object)", "pd.NA"] {
+        let value = result(&eval(&client, expression)).await;
+        let error = Vec::<Value>::try_from(value).expect_err(expression);
+        assert!(
+            error.to_string().starts_with("expected a sequence, found "),
+            "{error}"
+        );
+    }
+    client.close().await.expect("the scheduler is there");
+    assert_eq!(scheduler.warnings(), [""; 0]);
+}
+
+/// What tasks in Python return, in groups.
+const RETURNED: &[(&str, &[&str])] = &[
+    (
+        "scalars",
+        &[
+            "None",
+            "True",
+            "42",
+            "2**100",
+            "1.5",
+            "float('nan')",
+            "1j",
+            "'text'",
+            "b'bytes'",
+            "bytearray(b'bytes')",
+            "memoryview(b'bytes')",
+        ],
+    ),
+    (
+        "containers",
+        &[
+            "[1, 'a']",
+            "(1, 'a')",
+            "{1, 2}",
+            "frozenset([1])",
+            "{'a': 1, 2: 'b'}",
+            "range(3)",
+            "slice(1, 5)",
+            "__import__('collections').namedtuple('Point', 'x y')(1, 2)",
+            "__import__('collections').OrderedDict(a=1)",
+            "__import__('collections').Counter('aab')",
+            "__import__('collections').deque([1, 2])",
+            "{'a': 1, 'frame': pd.DataFrame({'n': [1]})}",
+            "(pd.DataFrame({'n': [1]}), 5)",
+            "[pd.DataFrame({'n': [1]}), pd.DataFrame({'n': [2]})]",
+        ],
+    ),
+    (
+        "dates and numbers of the standard library",
+        &[
+            "__import__('datetime').date(2026, 8, 1)",
+            "__import__('datetime').datetime(2026, 8, 1, 12)",
+            "__import__('datetime').datetime(2026, 8, 1, tzinfo=__import__('datetime').timezone.utc)",
+            "__import__('datetime').time(12, 30)",
+            "__import__('datetime').timedelta(seconds=90)",
+            "__import__('decimal').Decimal('0.10')",
+            "__import__('fractions').Fraction(1, 3)",
+            "__import__('uuid').UUID(int=1)",
+            "__import__('pathlib').PurePosixPath('/tmp/x')",
+            "__import__('enum').Enum('Color', 'RED', module='colors').RED",
+        ],
+    ),
+    (
+        "numpy",
+        &[
+            "np.int64(42)",
+            "np.float32(0.5)",
+            "np.bool_(True)",
+            "np.str_('a')",
+            "np.datetime64('2026-08-01', 'D')",
+            "np.timedelta64(90, 's')",
+            "np.arange(3)",
+            "np.ones((2, 3))",
+            "np.array([True])",
+            "np.array(['a', 'bc'])",
+            "np.array(['2026-08-01'], 'M8[ns]')",
+            "np.array([1 + 2j])",
+            "np.zeros(0)",
+            "np.array([{'a': 1}, None], dtype=object)",
+            "np.array([[1, 'a'], [2, None]], dtype=object)",
+            "np.array([(1, 2.0)], dtype=[('n', 'i8'), ('x', 'f8')])",
+            "np.ma.masked_array([1, 2], [False, True])",
+            "np.dtype('f8')",
+        ],
+    ),
+    (
+        "pandas",
+        &[
+            "pd.DataFrame({'n': [1, 2], 'name': ['a', None]})",
+            "pd.DataFrame({'n': [1, 2]})['n']",
+            "pd.DataFrame({'g': ['a', 'a'], 'n': [1, 2]}).groupby('g').sum()",
+            "pd.Series(['a', 'b', 'a']).value_counts()",
+            "pd.DataFrame({'n': pd.array([1, None], dtype='int64[pyarrow]')})",
+            "pd.Series(pd.Categorical(['a', 'b']))",
+            "pd.Index([1, 2])",
+            "pd.date_range('2026-08-01', periods=2)",
+            "pd.MultiIndex.from_tuples([(1, 'a')])",
+            "pd.DataFrame({'i': pd.interval_range(0, 2)})",
+            "pd.Timestamp('2026-08-01')",
+            "pd.Timedelta('90s')",
+            "pd.NaT",
+            "pd.NA",
+        ],
+    ),
+    (
+        "pyarrow and xarray",
+        &[
+            "pa.table({'n': [1, 2]})",
+            "pa.record_batch({'n': [1]})",
+            "pa.array([1, None])",
+            "pa.chunked_array([[1], [2]])",
+            "pa.scalar(1)",
+            "__import__('xarray').DataArray(np.ones(2), dims='x')",
+            "__import__('xarray').Dataset({'a': ('x', np.ones(2))})",
+        ],
+    ),
+    (
+        "objects",
+        &[
+            "type('Own', (), {})()",
+            "__import__('types').SimpleNamespace(a=1)",
+            "__import__('re').compile('x')",
+            "operator.neg",
+            "len",
+            "int",
+            "lambda x: x",
+            "ValueError('wrong')",
+            "__import__('sklearn.linear_model').linear_model.LinearRegression()",
+        ],
+    ),
+];
+
+/// What Rust gets of a result.
+fn received(value: &Value) -> String {
+    let variant = match value {
+        Value::Serialized(_) => "Serialized".to_owned(),
+        Value::Object(object) => format!("Object `{}`", object.class()),
+        Value::Array(array) => format!("Array of `{}`", array.dtype()).replace('|', "\\|"),
+        other => {
+            let debug = format!("{other:?}");
+            let end = debug.find(|letter: char| !letter.is_alphanumeric());
+            debug[..end.unwrap_or(debug.len())].to_owned()
+        }
+    };
+    let mut also = Vec::new();
+    if let Ok(batches) = value.to_record_batches() {
+        let schema = batches.first().map(RecordBatch::schema);
+        let fields = schema.iter().flat_map(|schema| schema.fields());
+        let fields = fields.map(|field| format!("{}: {}", field.name(), field.data_type()));
+        also.push(format!(
+            "`RecordBatch` ({})",
+            fields.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    macro_rules! convert {
+        ($($type:ty),* $(,)?) => {$(
+            if <$type>::try_from(value.clone()).is_ok() {
+                also.push(format!("`{}`", stringify!($type).replace(" ", "").replace("chrono_04", "chrono")));
+            }
+        )*};
+    }
+    convert!(
+        i64,
+        f64,
+        bool,
+        String,
+        Duration,
+        bytes::Bytes,
+        chrono_04::NaiveDate,
+        chrono_04::NaiveTime,
+        chrono_04::NaiveDateTime,
+        chrono_04::DateTime<chrono_04::Utc>,
+        rust_decimal::Decimal,
+        uuid::Uuid,
+        Vec<i64>,
+        Vec<f64>,
+        Vec<String>,
+        Vec<Value>,
+        BTreeMap<String, Value>,
+        Vec<RecordBatch>,
+    );
+    match also.is_empty() {
+        true => variant,
+        false => format!("{variant}; {}", also.join(", ")),
+    }
+}
+
+/// The table of `docs/src/python-types.md`. With `DASKWIRE_WRITE` in the environment, the test writes
+/// it.
+#[tokio::test]
+async fn the_table_of_python_types_is_current() {
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let client = client_at(scheduler.address()).await;
+    let mut table = String::new();
+    for (group, expressions) in RETURNED {
+        table.push_str(&format!(
+            "\n## {}{}\n\n",
+            group[..1].to_uppercase(),
+            &group[1..]
+        ));
+        table.push_str("| Python | Rust |\n| --- | --- |\n");
+        for expression in *expressions {
+            let future = eval(
+                &client,
+                &expression.replace("operator.", "__import__('operator')."),
+            );
+            let value = result(&future).await;
+            let cell = expression.replace('|', "\\|");
+            table.push_str(&format!("| `{cell}` | {} |\n", received(&value)));
+        }
+    }
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/src/python-types.md"
+    );
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (text, old) = page.split_once("\n## ").expect("a heading");
+    let old = format!("\n## {old}");
+    if std::env::var_os("DASKWIRE_WRITE").is_some() {
+        std::fs::write(path, format!("{text}{table}")).expect("the page can be written");
+    } else {
+        assert_eq!(
+            old, table,
+            "run this test with DASKWIRE_WRITE=1, and read what has changed"
+        );
+    }
+    client.close().await.expect("the scheduler is there");
+    assert_eq!(scheduler.warnings(), [""; 0]);
+}
