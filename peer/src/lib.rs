@@ -61,7 +61,7 @@
 //!   it generates;
 //! * `runtime-smol`: smol as the executor of background tasks, without a tokio runtime;
 //! * `serde`: values from and to any type that implements its traits;
-//! * `arrow`: record batches from and to tables of pyarrow and data frames of pandas;
+//! * `arrow-60`: record batches from and to tables of pyarrow and data frames of pandas;
 //! * `ndarray-017`, `half`, `num-complex-04`: arrays from and to those of ndarray, and
 //!   elements of the other two crates;
 //! * `chrono-04`, `jiff-02`, `rust_decimal`, `uuid`: dates, times, decimal numbers and

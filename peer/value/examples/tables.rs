@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! dask scheduler & dask worker tcp://127.0.0.1:8786 &
-//! cargo run -p daskwire-value --example tables --features arrow -- tcp://127.0.0.1:8786
+//! cargo run -p daskwire-value --example tables --features arrow-60 -- tcp://127.0.0.1:8786
 //! ```
 
 use std::error::Error;

@@ -23,7 +23,7 @@
 //! # Features
 //!
 //! * `serde`: values from and to any type that implements its traits;
-//! * `arrow`: record batches from and to tables of pyarrow and data frames of pandas;
+//! * `arrow-60`: record batches from and to tables of pyarrow and data frames of pandas;
 //! * `ndarray-017`, `half`, `num-complex-04`: arrays from and to those of ndarray, and
 //!   elements of the other two crates;
 //! * `chrono-04`, `jiff-02`, `rust_decimal`, `uuid`: dates, times, decimal numbers and
@@ -31,7 +31,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod array;
-#[cfg(feature = "arrow")]
+#[cfg(feature = "arrow-60")]
 mod arrow;
 #[cfg(feature = "serde")]
 pub mod as_value;
@@ -63,13 +63,13 @@ mod num_complex_04;
 mod numpy_repr;
 mod object;
 mod outcome;
-#[cfg(feature = "arrow")]
+#[cfg(feature = "arrow-60")]
 mod pandas;
 mod part;
 mod pickled;
 #[doc(hidden)]
 pub mod pickling;
-#[cfg(feature = "arrow")]
+#[cfg(feature = "arrow-60")]
 mod pyarrow;
 mod repr;
 #[doc(hidden)]
@@ -95,7 +95,7 @@ pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 use crate::brief::{Data, bounded};
 
 pub use array::Array;
-#[cfg(feature = "arrow")]
+#[cfg(feature = "arrow-60")]
 pub use arrow::TableError;
 #[doc(hidden)]
 pub use budget::Budget;

@@ -389,7 +389,7 @@ impl Serialized {
     }
 
     /// The frames after decompression and merging, as one.
-    #[cfg(feature = "arrow")]
+    #[cfg(feature = "arrow-60")]
     pub(super) fn content(&self) -> Result<Bytes, ValueError> {
         self.with_payload(|payload| Ok(joined(&logical_frames(payload, &mut 0)?)))?
     }
