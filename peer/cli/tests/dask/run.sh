@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # Runs Dask's own tests with `daskwire scheduler` in place of Dask's scheduler.
 #
-# Usage: run.sh PYTHON CHECKOUT COMMAND [ARGUMENT OF PYTEST...]
+# Usage: run.sh [--beside] PYTHON CHECKOUT COMMAND [ARGUMENT OF PYTEST...]
 #
 # The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures, bokeh, numpy, pandas, pyarrow and the
 # release of distributed whose sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`,
 # which is started with `--python PYTHON`. Without arguments, the files of `outcomes.txt` are run and the outcomes
-# compared with it. `-o addopts= -o filterwarnings=ignore dask/tests/test_distributed.py` are those of dask itself.
+# compared with it. `-o addopts= -o filterwarnings=ignore dask/tests/test_distributed.py` are those of dask itself,
+# and with `xarray/tests/test_distributed.py` those of xarray. With --beside, the tests run with Dask's scheduler,
+# too, and those that only pass there are listed.
 set -euo pipefail
+beside=
+if [[ $1 == --beside ]]; then
+    beside=yes
+    shift
+fi
 python=$1 checkout=$(realpath "$2") command=$(realpath "$3")
 shift 3
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,16 +29,30 @@ cd "${installed%/*}"
 export DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD=forkserver
 export DASKWIRE=$command PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 run() {
-    "$python" -m pytest -c pyproject.toml -p dask_scheduler -p no:cacheprovider --color=no --tb=native \
+    "$python" -m pytest -c pyproject.toml -p dask_outcomes -p no:cacheprovider --color=no --tb=native \
         --timeout 60 --timeout-method signal "$@"
 }
+if [[ -n $beside ]]; then
+    outcomes=$(mktemp -d)
+    trap 'rm -r "$outcomes"' EXIT
+    DASKWIRE_OUTCOMES=$outcomes/dask run "$@" || (($? == 1))
+    DASKWIRE_OUTCOMES=$outcomes/daskwire run -p dask_scheduler "$@" || (($? == 1))
+    passed=$(grep -c -P '^passed\t' "$outcomes/daskwire" || true)
+    skipped=$(grep -c -P '^skipped\t' "$outcomes/daskwire" || true)
+    worse=$(awk -F '\t' 'NR == FNR { if ($1 == "passed") passes[$2]; next }
+        ($1 == "failed" || $1 == "error") && $2 in passes' "$outcomes/dask" "$outcomes/daskwire")
+    echo "$passed pass and $skipped are skipped with daskwire scheduler; only with it fail:"
+    echo "${worse:-none}"
+    [[ -z $worse ]]
+    exit
+fi
 if (($# > 0)); then
-    run "$@"
+    run -p dask_scheduler "$@"
     exit
 fi
 DASKWIRE_OUTCOMES=$(mktemp)
 export DASKWIRE_OUTCOMES
 files=$(grep -v '^#' "$folder/outcomes.txt" | cut -d: -f1 | sort -u)
 # shellcheck disable=SC2086
-run --quiet --no-header $files || (($? == 1))
+run -p dask_scheduler --quiet --no-header $files || (($? == 1))
 "$python" "$folder/outcomes.py" "$folder/outcomes.txt" "$DASKWIRE_OUTCOMES"
