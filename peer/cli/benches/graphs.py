@@ -1,17 +1,19 @@
 """Computes graphs of many small tasks on a scheduler with two workers of Dask, and prints, for Dask's
 scheduler and that of daskwire, one after the other: when the scheduler has accepted the graph, when the
-first and the last task have run, all after `compute()`, and the memory of the scheduler and of the Python
-processes beside it.
+first and the last task have run, all after `compute()`, the processor time of the scheduler and of the Python
+processes beside it, and the memory of both.
 
 Usage: PYTHON peer/cli/benches/graphs.py DASKWIRE [--shapes array,shuffle,tree,map]
-           [--tasks 1000,100000] [--schedulers dask,daskwire]
+           [--tasks 1000,100000] [--schedulers dask,daskwire] [--instant]
 
 DASKWIRE is the path of the command. PYTHON has distributed, dask with array and dataframe, and psutil. The
-memory is the largest since the scheduler was started, which each line does anew.
+memory is the largest since the scheduler was started, which each line does anew. With --instant, the workers are
+those of `scheduler_alone.py`, which run nothing, so that the times are the scheduler's.
 """
 
 import argparse
 import contextlib
+import multiprocessing
 import operator
 import sys
 import tempfile
@@ -25,6 +27,7 @@ import numpy
 import pandas
 import psutil
 from distributed import Client, WorkerPlugin, wait
+from scheduler_alone import process, run_workers
 from schedulers import started
 
 
@@ -79,6 +82,16 @@ def first_start(client):
     return min(first for first in client.run(read).values() if first is not None)
 
 
+def processor(pid):
+    """The processor time of a process and of those beside it, in seconds."""
+    process = psutil.Process(pid)
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += sum(one.cpu_times()[:2])
+    return total
+
+
 class Memory:
     """The largest memory of a process, and of those beside it, without what they share."""
 
@@ -102,14 +115,19 @@ class Memory:
         self.thread.join()
 
 
-def measure(client, shape, count):
-    """Computes a graph. Returns the times when it was accepted, started and done."""
+def measure(client, shape, count, first):
+    """Computes a graph. Returns the times when it was accepted, started and done.
+
+    `first` has the time of the first task, if the workers do not tell it.
+    """
     if shape == "map":
+        first.value = 0
         begin = time.time()
         futures = client.map(operator.neg, range(count))
         key = futures[-1].key
     else:
         collection = SHAPES[shape](count)
+        first.value = 0
         begin = time.time()
         futures = [client.compute(collection, optimize_graph=shape != "array")]
         key = futures[0].key
@@ -118,10 +136,11 @@ def measure(client, shape, count):
     accepted = time.time() - begin
     wait(futures)
     assert all(future.status == "finished" for future in futures)
-    return accepted, first_start(client) - begin, time.time() - begin
+    last = time.time() - begin
+    return accepted, (first.value or first_start(client)) - begin, last
 
 
-def run(scheduler, daskwire, shape, count):
+def run(scheduler, daskwire, shape, count, instant):
     python = sys.executable
     command = {
         "dask": [python, "-m", "distributed.cli.dask_scheduler"],
@@ -131,23 +150,28 @@ def run(scheduler, daskwire, shape, count):
     with contextlib.ExitStack() as stack:
         ready = "Scheduler at:"
         serving, address = stack.enter_context(started([*command, *options, "--port", "0"], ready))
+        first = multiprocessing.Value("d", 0)
+        if instant:
+            ready = multiprocessing.Event()
+            stack.enter_context(process(run_workers, address, range(2), {}, ready, first))
         worker = [python, "-m", "distributed.cli.dask_worker", address, *options, "--nthreads", "1"]
-        for _ in range(2):
+        for _ in range(0 if instant else 2):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             stack.enter_context(started([*worker, "--no-nanny", "--local-directory", folder]))
         client = stack.enter_context(Client(address, timeout=60))
         client.wait_for_workers(2, timeout=120)
         # A graph of each kind first, so that everything is imported.
-        client.compute(dask.delayed(operator.neg)(1)).result()
-        client.compute(shuffle(300)).result()
-        client.compute(array(30)).result()
-        client.register_plugin(Starts())
+        wait([client.compute(one) for one in (tree(2), shuffle(300), array(30))])
+        if not instant:
+            client.register_plugin(Starts())
         memory = Memory(serving)
         stack.callback(memory.end)
-        accepted, first, last = measure(client, shape, count)
+        before = processor(serving.pid)
+        accepted, first, last = measure(client, shape, count, first)
+        busy = processor(serving.pid) - before
         print(
             f"| {shape} | {count} | {scheduler} | {accepted:.2f} | {first:.2f} | {last:.2f} "
-            f"| {memory.own / 1e6:.0f} | {memory.beside / 1e6:.0f} |",
+            f"| {busy:.2f} | {memory.own / 1e6:.0f} | {memory.beside / 1e6:.0f} |",
             flush=True,
         )
 
@@ -158,15 +182,18 @@ def main():
     parser.add_argument("--shapes", default="array,shuffle,tree,map")
     parser.add_argument("--tasks", default="1000,100000")
     parser.add_argument("--schedulers", default="dask,daskwire")
+    parser.add_argument("--instant", action="store_true")
     arguments = parser.parse_args()
     columns = ["graph", "tasks", "scheduler", "accepted, s", "first task, s", "last task, s"]
-    print(f"| {' | '.join([*columns, 'scheduler, MB', 'Python, MB'])} |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    columns += ["processor, s", "scheduler, MB", "Python, MB"]
+    print(f"| {' | '.join(columns)} |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     for count in map(int, arguments.tasks.split(",")):
         for shape in arguments.shapes.split(","):
             for scheduler in arguments.schedulers.split(","):
-                run(scheduler, arguments.daskwire, shape, count)
+                run(scheduler, arguments.daskwire, shape, count, arguments.instant)
 
 
 if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
     main()
