@@ -913,6 +913,10 @@ class Quiet(threading.local):
 quiet = Quiet()
 logging.getLogger(pickle.__name__).addFilter(quiet)
 
+# Held while a thread loads a task or an input, all of which Dask loads on one thread. Otherwise, a task could
+# use a module of a package that another thread still imports.
+importing = threading.RLock()
+
 
 def serialize_failure(value, error):
     """Returns the header and the frames that Dask sends for a value that cannot be pickled.
@@ -1596,7 +1600,8 @@ class Executor:
         try:
             if self.host is not None:
                 self.host.wait_for_commands(message["command_count"])
-            task = message["run_spec"].load()
+            with importing:
+                task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)
             # Its arguments must not take memory while the result is serialized.
             result = self.evaluate(message, task, pool, gone, times)
@@ -2015,7 +2020,8 @@ class Host(distributed.worker.Worker):
         numbers, sizes = message["numbers"], message["nbytes"]
 
         def load(name, payload):
-            value = payload.load()
+            with importing:
+                value = payload.load()
             size = sizes[name] if name in sizes else measure(value)
             return value, max(payload.nbytes, size)
 

@@ -57,7 +57,7 @@ const LOCKS: &str = "import os, time\nfrom dask.utils import SerializableLock\nf
      return tried";
 
 /// Programs that rely on one process. Their results do not depend on the kind of worker.
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 16] = [
     // Results that cannot be pickled
     "import os, socket, threading, operator as module\nfrom distributed import get_worker\n\
      f = client.submit(socket.socket)\n\
@@ -107,6 +107,25 @@ const PROGRAMS: [&str; 15] = [
     "def release(s): s.close()\nclient.submit(release, f).result()\n\
      client.submit(lambda s: s.fileno(), f, pure=False).result()",
     "client.submit(lambda: 1 / 0).result()",
+    // A task whose package another thread imports meanwhile, which Python does not wait for if the package is
+    // in another one. The scheduler imports it, too.
+    "import pathlib, shutil, sys, tempfile\n\
+     folder = tempfile.mkdtemp()\n\
+     package = pathlib.Path(folder, 'outer', 'slow')\n\
+     package.mkdir(parents=True)\n\
+     (package / 'core.py').write_text('found = None\\ndef find(i): return found\\n')\n\
+     slow = 'import os, time\\nfrom . import core\\n'\n\
+     slow += 'open(f\"{__path__[0]}/{os.getpid()}.begun\", \"w\").close()\\n'\n\
+     (package / '__init__.py').write_text(slow + 'time.sleep(1)\\ncore.found = 1\\n')\n\
+     find = lambda: sys.path.insert(0, folder)\n\
+     find()\n\
+     client.run(find)\n\
+     client.run_on_scheduler(find)\n\
+     from outer.slow import core\n\
+     first = client.submit(core.find, 1)\n\
+     while len([*package.glob('*.begun')]) < 3: time.sleep(0.01)\n\n\
+     found = client.gather([first, client.submit(core.find, 2)])\n\
+     shutil.rmtree(folder)\nfound",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
