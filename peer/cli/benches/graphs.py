@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import multiprocessing
 import operator
+import os
 import sys
 import tempfile
 import threading
@@ -184,6 +185,8 @@ def main():
     parser.add_argument("--schedulers", default="dask,daskwire")
     parser.add_argument("--instant", action="store_true")
     arguments = parser.parse_args()
+    # Workers that run nothing send no heartbeats.
+    os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
     columns = ["graph", "tasks", "scheduler", "accepted, s", "first task, s", "last task, s"]
     columns += ["processor, s", "scheduler, MB", "Python, MB"]
     print(f"| {' | '.join(columns)} |")
