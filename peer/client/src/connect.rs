@@ -168,8 +168,8 @@ impl Client {
     ///
     /// Each call opens one more connection to the same scheduler, as a reading and a writing half,
     /// see [`Opener`]: one for the client, one for each request that runs at the same time, and more
-    /// if the client reconnects. Data goes through the scheduler, unless the workers' addresses can be
-    /// reached by [`ClientOptions::transports`].
+    /// if the client reconnects. With [`Route::Direct`](super::Route::Direct), the workers are reached at
+    /// their own addresses, by [`ClientOptions::transports`].
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -187,6 +187,10 @@ impl Client {
     /// With a `quinn::Connection` to a `quic://` scheduler or relay, `open` is
     /// `move || { let quinn = quinn.clone(); async move { let (send, receive) =
     /// quinn.open_bi().await?; Ok((receive, send)) } }`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the streams that were opened.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::command::cluster_command::message;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
-use crate::command::tls::has_transport;
+use crate::command::tls::{has_transport, schemes};
 
 /// Time for the handshake and the registration, after which the command checks whether the
 /// peer is an HTTP server or a worker.
@@ -48,7 +48,8 @@ pub(crate) fn address(input: &str) -> Result<Address> {
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))?;
     if !has_transport(address.scheme()) {
         return Err(Failure::usage(format_args!(
-            "{input}: expected the scheme tcp, tls, quic, ws, wss or unix"
+            "{input}: expected the scheme {}",
+            schemes()
         )));
     }
     Ok(address)

@@ -57,7 +57,8 @@ pub(crate) fn read(file: Vec<u8>) -> Result<Value, String> {
     };
     let header_len = usize::try_from(header_len).unwrap_or(usize::MAX);
     let header = rest.get(..header_len).ok_or("the header is not complete")?;
-    let header = literal(header).ok_or("the header is not a dictionary")?;
+    let header = literal(header).filter(Json::is_object);
+    let header = header.ok_or("the header is not a dictionary")?;
     let dtype = header["descr"]
         .as_str()
         .ok_or("records are not supported")?;
@@ -128,15 +129,19 @@ mod tests {
                 [MAGIC, b"\x01\x00\xff\xff{"].concat(),
                 "the header is not complete",
             ),
-            (header("[]"), "records are not supported"),
+            (header("[]"), "the header is not a dictionary"),
             (header("{"), "the header is not a dictionary"),
             (
                 header("{'descr': [('a', '<f8')], 'shape': (1,), }"),
                 "records are not supported",
             ),
             (
-                header("{'descr': '<f8', 'shape': (-1,), }"),
-                "the shape is not known",
+                header("{'descr': '<f8', 'shape': (1,), }"),
+                "the header has no order of elements",
+            ),
+            (
+                header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }"),
+                "the header has no shape",
             ),
         ] {
             assert_eq!(read(file).expect_err(error), error);

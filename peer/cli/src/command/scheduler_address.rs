@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Command;
 
@@ -18,7 +20,8 @@ const FILE_OPTION: &str = "--scheduler-file";
 /// Adds the address of the scheduler to a command line that needs it and does not have it: that
 /// of `--scheduler-file`, or else `scheduler-address` of Dask's configuration.
 ///
-/// The address is the first argument that is no option, and contains `://`.
+/// The address is the first argument that is no option, if it contains `://` or ends with a port, as
+/// `localhost:8786` does.
 ///
 /// # Errors
 ///
@@ -42,7 +45,7 @@ pub(crate) fn complete(command: &Command, mut arguments: Vec<OsString>) -> Resul
     }
     let file = option_value(given, FILE_OPTION);
     let first = first_positional(subcommand, given);
-    let has_address = first.is_some_and(|first| first.to_string_lossy().contains("://"));
+    let has_address = first.is_some_and(|first| is_address(&first.to_string_lossy()));
     let address = match (file, has_address) {
         (Some(_), true) => {
             return Err(Failure::usage(format_args!(
@@ -57,6 +60,11 @@ pub(crate) fn complete(command: &Command, mut arguments: Vec<OsString>) -> Resul
         arguments.insert(place + 1, address.into());
     }
     Ok(arguments)
+}
+
+fn is_address(text: &str) -> bool {
+    let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    text.contains("://") || matches!(port, Some(Ok(_)))
 }
 
 /// The subcommand of a command line, and its index.
@@ -110,8 +118,15 @@ fn option_value(arguments: &[OsString], option: &str) -> Option<OsString> {
 
 /// The address in a file that a scheduler has written.
 fn address_in(path: &Path) -> Result<String> {
-    let document = scheduler_document(path);
-    let document = document.map_err(|error| format!("{}: {error}", path.display()))?;
+    /// A FIFO or a file system of other machines may not answer.
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    let name = path.display();
+    let (sender, receiver) = mpsc::channel();
+    let owned = path.to_owned();
+    std::thread::spawn(move || sender.send(scheduler_document(&owned)));
+    let read = receiver.recv_timeout(TIMEOUT);
+    let read = read.map_err(|_| format!("{name}: it was not read within {TIMEOUT:?}"))?;
+    let document = read.map_err(|error| format!("{name}: {error}"))?;
     Ok(address_of(&document, path)?.to_owned())
 }
 
@@ -128,6 +143,23 @@ mod tests {
         let (subcommand, place) = subcommand(&command, &arguments).expect("a subcommand");
         let first = first_positional(subcommand, &arguments[place + 1..]);
         first.map(|first| first.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn addresses_have_a_scheme_or_a_port() {
+        for address in ["tcp://a", "tcp://a:1", "localhost:8786", "[::1]:8786"] {
+            assert!(is_address(address), "{address}");
+        }
+        for other in [
+            "operator.add",
+            "x",
+            "native:f",
+            "a:b",
+            "words.txt",
+            "99999:99999",
+        ] {
+            assert!(!is_address(other), "{other}");
+        }
     }
 
     #[test]

@@ -31,6 +31,15 @@ pub(crate) fn has_transport(scheme: &str) -> bool {
     SCHEMES.contains(&scheme) || ADDED.get().is_some_and(is_added)
 }
 
+/// The schemes of all transports, for users.
+pub(crate) fn schemes() -> String {
+    let mut schemes = SCHEMES.to_vec();
+    let added = ADDED.get().into_iter().flat_map(Transports::schemes);
+    schemes.extend(added.filter(|scheme| *scheme != "inproc" && !SCHEMES.contains(scheme)));
+    let last = schemes.pop().unwrap_or_default();
+    format!("{} or {last}", schemes.join(", "))
+}
+
 /// The transports of the command and of the program around it.
 pub(crate) fn all_transports(tls: Option<&Tls>) -> Transports {
     with_added(match tls {

@@ -285,9 +285,9 @@ pub struct Policy {
     pub max_shared_len: usize,
     /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
     /// them, its key, and one KiB; annotations count once for all tasks that share them. What tasks
-    /// have raised does not count. A submission that would exceed the limit, together with what others
-    /// have yet to insert, fails with a
-    /// `MemoryError`. Default: no limit.
+    /// have raised does not count. A submission that would exceed the limit fails with a
+    /// `MemoryError`; one that would do so only with what others have yet to insert waits for them.
+    /// Default: no limit.
     pub max_tasks_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
     /// Active Memory Manager; `None` for only on request. Default: 2 seconds.

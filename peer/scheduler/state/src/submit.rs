@@ -30,8 +30,8 @@ pub(super) struct Submitting {
     measured: (usize, usize),
     /// The memory that is kept for its tasks that are not inserted yet.
     pub(super) reserved: usize,
-    /// The addresses of the demands that were measured.
-    measured_demands: BTreeSet<usize>,
+    /// The demands that were measured, as in `groups`.
+    measured_demands: BTreeSet<(usize, Calls)>,
     /// The tasks that are, by index in the graph. Each is kept until the end, see
     /// [`Task::waiter_count`].
     pub(super) ids: Vec<TaskId>,
@@ -55,6 +55,9 @@ enum Step {
     /// The memory of its tasks is added up and kept for them. One that would take too much is refused
     /// before it takes any, so that the submissions of others between its slices do not fail for it.
     Measure,
+    /// It waits for the submissions for which memory is kept: they may insert the same tasks, or end
+    /// without all of theirs. Then it is measured again.
+    Wait,
     /// Its tasks are inserted.
     Insert,
     /// Its keys are looked for.
@@ -117,6 +120,12 @@ impl State {
         for _ in 0..self.slice_len {
             submitting.step = match submitting.step {
                 Step::Measure => self.measure_submitted(submitting),
+                Step::Wait if self.reserved_len > 0 => return false,
+                Step::Wait => {
+                    submitting.measured = (0, 0);
+                    submitting.measured_demands.clear();
+                    Step::Measure
+                }
                 Step::Insert => match submitting.tasks.next() {
                     Some(task) => self.insert_submitted(task, submitting),
                     None => Step::Find,
@@ -181,15 +190,18 @@ impl State {
             *count += 1;
             if !self.by_key.contains_key(&task.key) {
                 *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
-                let address = Arc::as_ptr(&task.demands).addr();
-                if submitting.measured_demands.insert(address) {
+                let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
+                if submitting.measured_demands.insert(demands) {
                     *len = len.saturating_add(task.demands.len());
                 }
             }
         }
-        let taken = self.tasks_len.saturating_add(self.reserved_len);
-        if taken.saturating_add(*len) > self.policy.max_tasks_len {
+        let taken = self.tasks_len.saturating_add(*len);
+        if taken > self.policy.max_tasks_len {
             return Step::Refuse;
+        }
+        if taken.saturating_add(self.reserved_len) > self.policy.max_tasks_len {
+            return Step::Wait;
         }
         if next.is_some() {
             return Step::Measure;

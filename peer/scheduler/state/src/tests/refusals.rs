@@ -155,13 +155,24 @@ fn a_submission_beyond_the_memory_of_tasks_costs_only_itself() {
 
 #[test]
 fn of_two_submissions_without_memory_for_both_one_has_it() {
+    assert_eq!(two_submissions(["a", "b"]), [0, 6]);
+}
+
+#[test]
+fn two_submissions_of_the_same_tasks_take_their_memory_once() {
+    assert_eq!(two_submissions(["a", "a"]), [0, 0]);
+}
+
+/// Has two clients submit six tasks each at the same time, with memory for nine. Returns how many keys
+/// failed for each of them, in order.
+fn two_submissions(names: [&str; 2]) -> [usize; 2] {
     let mut cluster = Cluster::new();
     cluster.state.policy.max_tasks_len = 10 * 1024;
     cluster.state.slice_len = 1;
     let clients = [cluster.client("one"), cluster.client("two")];
     let now = cluster.now;
     let mut sent = Vec::new();
-    for (client, name) in clients.iter().zip(["a", "b"]) {
+    for (client, name) in clients.iter().zip(names) {
         let keys: Vec<String> = (0..6).map(|n| format!("{name}-{n}")).collect();
         let graph: Graph = keys.iter().map(|key| add(key, &[])).collect();
         let message = UpdateGraph {
@@ -181,7 +192,7 @@ fn of_two_submissions_without_memory_for_both_one_has_it() {
         sent.iter().filter(is_failed).count()
     });
     failed.sort_unstable();
-    assert_eq!(failed, [0, 6]);
     assert_eq!(cluster.state.task_count(), 6);
     assert_eq!(cluster.state.reserved_len, 0);
+    failed
 }
