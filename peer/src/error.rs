@@ -127,7 +127,11 @@ impl Error {
             #[cfg(feature = "scheduler")]
             Self::StartScheduler(_) | Self::Scheduler(_) => ErrorKind::System,
             #[cfg(feature = "local-cluster")]
-            Self::StartCluster(_) => ErrorKind::System,
+            Self::StartCluster(error) => match error {
+                cluster::StartError::Listen(error) => ErrorKind::of_comm(error),
+                cluster::StartError::Worker(error) => error.kind(),
+                _ => ErrorKind::System,
+            },
             Self::Remote(_) => ErrorKind::Exception,
             Self::Value(_) | Self::Type(_) => ErrorKind::Value,
         }

@@ -656,12 +656,14 @@ impl Client {
                 .await;
             copied.map_err(|error| match error {
                 TaskError::Request { error, .. } => ScatterError::Request(error),
-                TaskError::Disconnected { reason, .. } => {
-                    ScatterError::Disconnected(Disconnected {
-                        reason,
-                        is_reconnecting: !self.shared.lock().state.has_ended(),
-                    })
-                }
+                TaskError::Disconnected {
+                    reason,
+                    is_reconnecting,
+                    ..
+                } => ScatterError::Disconnected(Disconnected {
+                    reason,
+                    is_reconnecting,
+                }),
                 error => ScatterError::Copy(Box::new(error)),
             })?;
         }

@@ -221,7 +221,10 @@ impl Shared {
                 Status::Pending => {}
                 Status::Finished | Status::Error(_) => return Ok(()),
                 Status::Disconnected { reason } => {
-                    return Err(RequestError::Disconnected { reason });
+                    return Err(RequestError::Disconnected {
+                        reason,
+                        is_reconnecting: false,
+                    });
                 }
                 Status::Cancelled { .. } | Status::Lost => {
                     let keys = vec![future.key().clone()];

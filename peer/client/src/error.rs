@@ -138,12 +138,14 @@ pub enum TaskError {
         /// The cause.
         error: RequestError,
     },
-    /// The client is not connected any more.
+    /// The client is not connected.
     Disconnected {
         /// The task's key.
         key: Key,
         /// The reason.
         reason: String,
+        /// Whether the client reconnects.
+        is_reconnecting: bool,
     },
 }
 
@@ -189,6 +191,7 @@ impl TaskError {
         Self::Disconnected {
             key: key.clone(),
             reason: error.reason,
+            is_reconnecting: error.is_reconnecting,
         }
     }
 
@@ -243,6 +246,7 @@ impl From<Disconnected> for RequestError {
     fn from(error: Disconnected) -> Self {
         Self::Disconnected {
             reason: error.reason,
+            is_reconnecting: error.is_reconnecting,
         }
     }
 }
@@ -289,7 +293,7 @@ impl fmt::Display for TaskError {
             Self::Request { key, error } => {
                 write!(f, "the result {key} cannot be fetched: {error}")
             }
-            Self::Disconnected { key, reason } => {
+            Self::Disconnected { key, reason, .. } => {
                 write!(
                     f,
                     "no result of the task {key}: not connected to the scheduler: {reason}"
@@ -339,7 +343,7 @@ kinds! {
         Self::Timeout { .. } => ErrorKind::Timeout,
         Self::Value { .. } | Self::Type { .. } => ErrorKind::Value,
         Self::Request { error, .. } => error.kind(),
-        Self::Disconnected { .. } => ErrorKind::Closed,
+        Self::Disconnected { is_reconnecting, .. } => ErrorKind::of_disconnected(*is_reconnecting),
     };
     ScatterError: |error| match error {
         Self::Value { .. } | Self::EmptyKey => ErrorKind::Invalid,

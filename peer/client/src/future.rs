@@ -213,7 +213,11 @@ impl TaskFuture {
             Status::Error(error) => Err(TaskError::Failed { key: key(), error }),
             Status::Cancelled { reason } => Err(TaskError::Cancelled { key: key(), reason }),
             Status::Lost => Err(TaskError::Lost { key: key() }),
-            Status::Disconnected { reason } => Err(TaskError::Disconnected { key: key(), reason }),
+            Status::Disconnected { reason } => Err(TaskError::Disconnected {
+                key: key(),
+                reason,
+                is_reconnecting: false,
+            }),
         }
     }
 

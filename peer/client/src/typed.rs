@@ -3,6 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Deref;
+use core::time::Duration;
 
 use daskwire_comm::BoxFuture;
 use daskwire_messages::Value;
@@ -54,13 +55,23 @@ impl<T> TypedFuture<T> {
 }
 
 impl<T: FromResult> TypedFuture<T> {
-    /// Waits for the result, fetches and converts it, as [`TaskFuture::result_as`].
+    /// Waits for the result, fetches and converts it, as [`TaskFuture::result_as`]. Cancel safe.
     ///
     /// # Errors
     ///
     /// As [`TaskFuture::result_as`].
     pub async fn result(&self) -> Result<T, TaskError> {
         self.future.result_as().await
+    }
+
+    /// Like [`result`](Self::result), with a timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`result`](Self::result), and [`TaskError::Timeout`].
+    pub async fn result_within(&self, timeout: Duration) -> Result<T, TaskError> {
+        let value = self.future.result_within(timeout).await?;
+        self.future.converted(value)
     }
 }
 
@@ -161,6 +172,11 @@ impl TaskFuture {
     /// another type.
     pub async fn result_as<T: FromResult>(&self) -> Result<T, TaskError> {
         let value = self.result().await?;
+        self.converted(value)
+    }
+
+    /// The result as another type.
+    fn converted<T: FromResult>(&self, value: Value) -> Result<T, TaskError> {
         T::from_result(value).map_err(|error| TaskError::Type {
             key: self.key().clone(),
             error: error.into(),

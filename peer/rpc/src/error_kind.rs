@@ -5,7 +5,7 @@ use daskwire_comm::CommError;
 use crate::RequestError;
 
 /// The kind of an error: who or what is at fault, by which programs decide what to do. The errors of
-/// all operations have a method `kind`.
+/// clients, workers and requests have a method `kind`.
 ///
 /// ```no_run
 /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
@@ -53,8 +53,20 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Whether the same operation may succeed if it is repeated later: for
     /// [`Connection`](Self::Connection), [`Timeout`](Self::Timeout) and [`Lost`](Self::Lost).
+    ///
+    /// To repeat it means to submit the task again: a future whose result is lost, or that belongs to
+    /// a connection that broke, does not change any more.
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Connection | Self::Timeout | Self::Lost)
+    }
+
+    /// The kind of an error without a connection.
+    #[doc(hidden)]
+    pub const fn of_disconnected(is_reconnecting: bool) -> Self {
+        match is_reconnecting {
+            true => Self::Connection,
+            false => Self::Closed,
+        }
     }
 
     /// The kind of an error of a comm.
@@ -82,7 +94,9 @@ impl RequestError {
             Self::Comm(error) => ErrorKind::of_comm(error),
             Self::Closed { .. } | Self::NotReading { .. } => ErrorKind::Connection,
             Self::Timeout { .. } => ErrorKind::Timeout,
-            Self::Disconnected { .. } => ErrorKind::Closed,
+            Self::Disconnected {
+                is_reconnecting, ..
+            } => ErrorKind::of_disconnected(*is_reconnecting),
             Self::Address { .. } | Self::Build(_) | Self::Value(_) => ErrorKind::Invalid,
             Self::Protocol(_) => ErrorKind::Protocol,
             Self::Remote(_) => ErrorKind::Exception,

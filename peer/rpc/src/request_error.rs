@@ -51,10 +51,12 @@ pub enum RequestError {
     },
     /// A value of the request cannot be serialized.
     Value(Box<ValueError>),
-    /// The client is not connected to its scheduler any more.
+    /// The client is not connected to its scheduler.
     Disconnected {
         /// The reason.
         reason: String,
+        /// Whether the client reconnects.
+        is_reconnecting: bool,
     },
     /// The scheduler runs a release of Dask that does not support the operation.
     Unsupported {
@@ -122,7 +124,7 @@ impl fmt::Display for RequestError {
                 keys.iter().try_for_each(|key| write!(f, " {key}"))
             }
             Self::Value(error) => write!(f, "the request cannot be sent: {error}"),
-            Self::Disconnected { reason } => {
+            Self::Disconnected { reason, .. } => {
                 write!(f, "not connected to the scheduler: {reason}")
             }
             Self::Unsupported {
