@@ -140,7 +140,7 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
         ),
         (
             "f = client.submit(operator.getitem, {'a': 1}, 'b')\nclient.submit(operator.neg, f).result()",
-            "KeyError: \"'b'\"",
+            "KeyError: 'b'",
         ),
         (
             "client.submit(sum, 1).result()",

@@ -104,7 +104,12 @@ impl RemoteError {
             }
             (None, Some(class), _) => {
                 writer.reduce().global("builtins", class).tuple(1);
-                writer.str(&self.message);
+                match class {
+                    "KeyError" => write_key(writer, &self.message),
+                    _ => {
+                        writer.str(&self.message);
+                    }
+                }
             }
             (None, None, Some(place)) => {
                 write_class(writer, place);
@@ -193,6 +198,26 @@ fn write_class(writer: &mut Writer<'_, '_>, (module, name): (&str, &str)) {
     writer.dict(1).str("__module__").str(module);
 }
 
+/// Writes the argument of a `KeyError`, whose `str()` is the `repr()` of that argument: the string or
+/// the number that the message shows, or else the message.
+fn write_key(writer: &mut Writer<'_, '_>, message: &str) {
+    let quoted = ['\'', '"'].into_iter().find_map(|quote| {
+        let inner = message.strip_prefix(quote)?.strip_suffix(quote)?;
+        (!inner.contains([quote, '\\'])).then_some(inner)
+    });
+    match (quoted, message.parse::<i64>()) {
+        (Some(key), _) => {
+            writer.str(key);
+        }
+        (None, Ok(number)) if number.to_string() == message => {
+            writer.i64(number);
+        }
+        _ => {
+            writer.str(message);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +254,24 @@ mod tests {
         let read = again(&outer);
         assert_eq!(read.cause, outer.cause);
         assert_eq!(read.notes, outer.notes);
+    }
+
+    #[test]
+    fn the_argument_of_a_key_error_is_the_key() {
+        for message in ["'x'", "5", "-3", "\"it's\""] {
+            let error = RemoteError::new("KeyError", message);
+            assert_eq!(again(&error), error);
+        }
+        for (message, shown) in [
+            ("x", "'x'"),
+            ("a\nb", "'a\\nb'"),
+            // No string or number is written like that.
+            ("05", "'05'"),
+            ("'a\\nb'", "\"'a\\\\nb'\""),
+            ("'", "\"'\""),
+        ] {
+            assert_eq!(again(&RemoteError::new("KeyError", message)).message, shown);
+        }
     }
 
     #[test]
