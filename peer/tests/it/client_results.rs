@@ -132,11 +132,11 @@ async fn errors_have_kinds() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = unused.local_addr().expect("an address").to_string();
     drop(unused);
-    let nobody: ConnectError = Client::connect_with(&address, options)
+    let refused: ConnectError = Client::connect_with(&address, options)
         .await
-        .expect_err("nobody listens");
+        .expect_err("nothing listens");
     assert_eq!(
-        (nobody.kind(), nobody.is_retryable()),
+        (refused.kind(), refused.is_retryable()),
         (ErrorKind::Connection, true)
     );
 }
