@@ -382,12 +382,10 @@ impl State {
         }
     }
 
-    /// Whether the result of an executing task is still wanted.
+    /// Whether the result of an executing task is still wanted: not once the worker has begun to
+    /// leave.
     pub fn is_wanted(&self, key: &Key) -> bool {
-        let task = self.tasks.get(key);
-        let task = task.filter(|task| task.stage == TaskStage::Executing);
-        let computation = task.and_then(|task| task.computation.as_ref());
-        computation.is_some_and(|computation| computation.message.is_none())
+        self.status != WorkerStatus::Closing && self.is_computing(key)
     }
 
     /// The number of executing tasks that count towards [`Limits::nthreads`](super::Limits).

@@ -335,3 +335,12 @@ fn a_task_to_give_back_may_be_freed_or_stolen() {
         ["reschedule y"]
     );
 }
+
+#[test]
+fn no_result_is_wanted_once_the_worker_leaves() {
+    let mut worker = Worker::new(1);
+    worker.message(task("x"));
+    assert!(worker.0.is_wanted(&"x".into()));
+    worker.event(WorkerInput::Close);
+    assert!(!worker.0.is_wanted(&"x".into()));
+}
