@@ -84,7 +84,7 @@ impl Arguments {
     /// The task that calls the function.
     pub fn context(&self) -> Context {
         let execution = self.execution.as_ref();
-        execution.map_or_else(Context::default, |execution| execution.context().clone())
+        execution.map_or_else(Context::default, |execution| execution.context())
     }
 
     /// The number of positional arguments.

@@ -3,8 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::task::Poll;
 
 use daskwire_comm::BoxFuture;
@@ -41,16 +40,8 @@ use super::{Shared, now, threads};
 /// names are empty, events are dropped, and nothing is cancelled. Clones refer to the same task.
 #[derive(Clone, Default)]
 pub struct Context {
-    task: Option<Arc<Running>>,
+    task: Option<Arc<Execution>>,
     cancellation: Cancellation,
-}
-
-/// A task whose function has asked for its context.
-struct Running {
-    shared: Arc<Shared>,
-    key: Key,
-    start: Duration,
-    has_seceded: AtomicBool,
 }
 
 impl Context {
@@ -98,27 +89,40 @@ impl Context {
 
     /// Stops counting the task towards the number of threads, so that the worker starts another
     /// one, as `secede()` in Python does. A function that waits for other tasks does this first:
-    /// otherwise, no thread may be left to run them. It holds for the rest of the task.
+    /// otherwise, no thread may be left to run them. It holds for the rest of the task, and has no
+    /// effect after its end.
     ///
     /// # Errors
     ///
-    /// A `RuntimeError` if the system refuses a further thread; then nothing changes.
+    /// A `RuntimeError` if the system refuses a further thread, or in a call of a function that is
+    /// [declared as quick](super::Functions::quick), which has no thread of its own; then nothing
+    /// changes.
     pub fn secede(&self) -> Result<(), RemoteError> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        if task.has_seceded.swap(true, Ordering::AcqRel) {
+        // Locked until the event is handled: after the end of the task, it would be taken for
+        // one of the next task with this key.
+        let mut progress = task.progress();
+        if progress.has_ended || progress.has_seceded {
             return Ok(());
         }
-        if let Err(error) = threads::start_one(&task.shared, "task") {
-            task.has_seceded.store(false, Ordering::Release);
-            let message = format!("the task cannot secede: {error}");
-            return Err(RemoteError::new("RuntimeError", &message));
+        let refused = |reason: &dyn fmt::Display| {
+            let message = format!("the task cannot secede: {reason}");
+            RemoteError::new("RuntimeError", &message)
+        };
+        if task.is_inline {
+            return Err(refused(&"its function is declared as quick"));
         }
-        task.shared.handle([WorkerInput::Seceded {
+        threads::start_one(&task.shared, "task").map_err(|error| refused(&error))?;
+        progress.has_seceded = true;
+        let seceded = WorkerInput::Seceded {
             key: task.key.clone(),
             run_time: now().saturating_sub(task.start),
-        }]);
+        };
+        let jobs = task.shared.react([], [seceded]);
+        drop(progress);
+        task.shared.begin(jobs);
         Ok(())
     }
 
@@ -147,12 +151,11 @@ impl Context {
         }
     }
 
-    pub(super) fn cancel(&self) {
-        self.cancellation.0.send_replace(true);
-    }
-
     /// Runs the future of a function in the executor of the worker, and waits for its output on
     /// this thread. Cancellation drops the future.
+    ///
+    /// Without a task, or if the calling thread may be one of the executor, which the future would
+    /// wait for in vain, it runs in a runtime of its own.
     pub(super) fn run(
         &self,
         future: BoxFuture<'static, Result<Value, RemoteError>>,
@@ -166,13 +169,13 @@ impl Context {
             }
         };
         let result = match &self.task {
-            Some(task) => {
+            Some(task) if !task.is_inline => {
                 let (sender, receiver) = mpsc::sync_channel(1);
                 let running = async move { drop(sender.send(running.await)) };
                 drop(task.shared.runtime.spawn(running));
                 receiver.recv()
             }
-            None => Ok(block_on(running)),
+            _ => Ok(run_on_own_runtime(running)),
         };
         match result {
             Ok(Ok(result)) => result,
@@ -208,6 +211,10 @@ impl Default for Cancellation {
 }
 
 impl Cancellation {
+    pub(super) fn cancel(&self) {
+        self.0.send_replace(true);
+    }
+
     /// Whether the task was cancelled.
     pub fn is_cancelled(&self) -> bool {
         *self.0.borrow()
@@ -256,75 +263,94 @@ async fn caught<T>(mut future: BoxFuture<'static, T>) -> Caught<T> {
     .await
 }
 
-/// Runs a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut context = core::task::Context::from_waker(&waker);
-    let mut future = core::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
+/// Runs a future in a runtime of a thread of its own, and waits for its output.
+fn run_on_own_runtime(
+    future: impl Future<Output = Caught<Result<Value, RemoteError>>> + Send + 'static,
+) -> Caught<Result<Value, RemoteError>> {
+    let refused = |error: std::io::Error| {
+        let message = format!("the async function cannot run: {error}");
+        RemoteError::new("RuntimeError", &message)
+    };
+    let run = move || match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime.block_on(future),
+        Err(error) => Ok(Err(refused(error))),
+    };
+    match std::thread::Builder::new().spawn(run) {
+        Ok(thread) => thread.join().unwrap_or_else(Err),
+        Err(error) => Ok(Err(refused(error))),
     }
 }
 
-/// An execution of a task. Its context is made when a function asks for it.
+/// An execution of a task.
 pub(super) struct Execution {
     shared: Arc<Shared>,
     key: Key,
     start: Duration,
-    context: OnceLock<Context>,
+    /// Whether it runs on the thread that received the task, not on one for tasks.
+    is_inline: bool,
+    /// Locked before the state machine.
+    progress: Mutex<Progress>,
+}
+
+/// What an execution has done. Contexts may outlive it.
+#[derive(Default)]
+struct Progress {
+    has_seceded: bool,
+    has_ended: bool,
+    /// Made when a function asks for the context.
+    cancellation: Option<Cancellation>,
 }
 
 impl Execution {
-    pub(super) const fn new(shared: Arc<Shared>, key: Key, start: Duration) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, key: Key, start: Duration, is_inline: bool) -> Self {
         Self {
             shared,
             key,
             start,
-            context: OnceLock::new(),
+            is_inline,
+            progress: Mutex::default(),
         }
     }
 
-    pub(super) fn context(&self) -> &Context {
-        self.context.get_or_init(|| {
-            let context = Context {
-                task: Some(Arc::new(Running {
-                    shared: Arc::clone(&self.shared),
-                    key: self.key.clone(),
-                    start: self.start,
-                    has_seceded: AtomicBool::new(false),
-                })),
-                cancellation: Cancellation::default(),
-            };
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.shared.panic_flag.check(self.progress.lock())
+    }
+
+    pub(super) fn context(self: &Arc<Self>) -> Context {
+        let mut progress = self.progress();
+        let has_ended = progress.has_ended;
+        let cancellation = progress.cancellation.get_or_insert_with(|| {
+            let cancellation = Cancellation::default();
             let mut machine = self.shared.machine();
-            if !machine.state.is_wanted(&self.key) {
-                context.cancel();
+            if has_ended || !machine.state.is_wanted(&self.key) {
+                cancellation.cancel();
             }
-            machine.contexts.insert(self.key.clone(), context.clone());
-            context
-        })
+            if !has_ended {
+                let key = self.key.clone();
+                machine.cancellations.insert(key, cancellation.clone());
+            }
+            cancellation
+        });
+        Context {
+            cancellation: cancellation.clone(),
+            task: Some(Arc::clone(self)),
+        }
     }
 
     /// Ends the execution. Returns whether the task was cancelled, as far as its context says.
     pub(super) fn end(&self) -> bool {
-        let Some(context) = self.context.get() else {
-            return false;
-        };
-        self.shared.machine().contexts.remove(&self.key);
-        let has_seceded = context.task.as_ref();
-        if has_seceded.is_some_and(|task| task.has_seceded.load(Ordering::Acquire)) {
+        let mut progress = self.progress();
+        progress.has_ended = true;
+        if progress.has_seceded {
             threads::set_replaced();
         }
-        context.is_cancelled()
+        let Some(cancellation) = &progress.cancellation else {
+            return false;
+        };
+        self.shared.machine().cancellations.remove(&self.key);
+        cancellation.is_cancelled()
     }
 }

@@ -11,7 +11,7 @@ use daskwire_messages::protocol::{
 use daskwire_rpc::batched::BatchSender;
 use daskwire_rpc::event::{self, RoleEvent as _, emit};
 
-use super::context::Context;
+use super::context::Cancellation;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
@@ -31,8 +31,8 @@ pub(super) struct WorkerMachine {
     pub(super) stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which are aborted when the worker ends.
     pub(super) tasks: TaskSet<()>,
-    /// The contexts of executing tasks whose functions have asked for it.
-    pub(super) contexts: HashMap<Key, Context>,
+    /// Those of executing tasks whose functions have asked for their contexts.
+    pub(super) cancellations: HashMap<Key, Cancellation>,
     /// Whether the store is full, as last reported to the state machine.
     is_full: bool,
     /// Whether tasks are observed, as last reported to the state machine.
@@ -47,7 +47,7 @@ impl WorkerMachine {
             state,
             stream: None,
             tasks: TaskSet::new(),
-            contexts: HashMap::new(),
+            cancellations: HashMap::new(),
             is_full: false,
             is_watched: false,
             has_watching_host: false,
@@ -147,8 +147,8 @@ impl Shared {
                     }
                 }
                 Action::Cancel(key) => {
-                    if let Some(context) = machine.contexts.get(&key) {
-                        context.cancel();
+                    if let Some(cancellation) = machine.cancellations.get(&key) {
+                        cancellation.cancel();
                     }
                 }
                 Action::Execute(run) => jobs.push(self.job(*run)),
@@ -158,7 +158,7 @@ impl Shared {
                         python.rejoined(&key);
                     }
                 }
-                // Only tasks in Python processes secede.
+                // Only tasks in Python processes rejoin.
                 #[cfg(not(target_os = "linux"))]
                 Action::Rejoin(_) => {}
                 Action::Fetch {

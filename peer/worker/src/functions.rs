@@ -40,6 +40,7 @@ pub struct Functions {
 struct Registered {
     call: Arc<Call>,
     is_quick: bool,
+    is_async: bool,
 }
 
 impl Functions {
@@ -75,6 +76,7 @@ impl Functions {
         let registered = Registered {
             call,
             is_quick: false,
+            is_async: false,
         };
         self.registered.insert(name, registered);
         self
@@ -154,19 +156,25 @@ impl Functions {
     ) -> Self {
         let signature = signature.into();
         check_count(&signature, async_count_of(&function));
-        self.with(signature, move |arguments| {
+        let name = signature.name.clone();
+        let mut functions = self.with(signature, move |arguments| {
             let context = arguments.context();
             context.run(function.call(arguments)?)
-        })
+        });
+        if let Some(registered) = functions.registered.get_mut(&name) {
+            registered.is_async = true;
+        }
+        functions
     }
 
     /// Declares that a function takes only microseconds if all its arguments are single
     /// numbers. Such calls run on the thread that receives the task, which saves two
-    /// context switches.
+    /// context switches. It has no effect on an async function: the thread may be the one that its
+    /// future needs.
     #[must_use]
     pub fn quick(mut self, name: &str) -> Self {
         if let Some(registered) = self.registered.get_mut(name) {
-            registered.is_quick = true;
+            registered.is_quick = !registered.is_async;
         }
         self
     }
@@ -193,6 +201,7 @@ impl Functions {
                     call(arguments)
                 }),
                 is_quick: false,
+                is_async: registered.is_async,
             };
         }
         self
@@ -232,6 +241,9 @@ impl Functions {
     }
 
     /// Calls a function, on this thread. Returns `None` if there is no function of that name.
+    ///
+    /// An async function runs in a tokio runtime of its own, on another thread, while this thread
+    /// waits: it must not wait for tasks of a runtime that this thread drives.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Value};
@@ -637,6 +649,10 @@ mod tests {
                 },
             )
             .async_function("fail", || async move { "x".parse::<i64>() })
+            .async_function("sleep", |n: i64| async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                n
+            })
             .async_function("panic", || async move {
                 if true {
                     panic!("as asked for");
@@ -647,5 +663,18 @@ mod tests {
         assert_eq!(call(&functions, "fail", &[]), Err(invalid.to_owned()));
         let panic = "RuntimeError: the function panic panicked: as asked for";
         assert_eq!(call(&functions, "panic", &[]), Err(panic.to_owned()));
+        assert_eq!(call(&functions, "sleep", &[1.into()]), Ok(1.into()));
+        // A runtime whose only thread waits for the function.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            let result = runtime.block_on(async { call(&functions, "sleep", &[2.into()]) });
+            sender.send(result)
+        });
+        let result = receiver.recv_timeout(Duration::from_secs(20));
+        assert_eq!(result.expect("a result in time"), Ok(2.into()));
     }
 }

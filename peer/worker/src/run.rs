@@ -86,7 +86,7 @@ impl Shared {
                 && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
             if is_quick {
                 left -= 1;
-                jobs.extend(self.run(job));
+                jobs.extend(self.run(job, true));
             } else {
                 self.queue.push(job);
             }
@@ -120,9 +120,10 @@ impl Shared {
         false
     }
 
-    /// Runs a task, and returns the jobs to run next.
+    /// Runs a task, and returns the jobs to run next. `is_inline` says that the calling thread is not
+    /// one for tasks.
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "for Python"))]
-    pub(super) fn run(self: &Arc<Self>, mut job: Job) -> Vec<Job> {
+    pub(super) fn run(self: &Arc<Self>, mut job: Job, is_inline: bool) -> Vec<Job> {
         #[cfg(target_os = "linux")]
         if let Some(python) = &self.python
             && is_for_python(&mut job, &self.functions)
@@ -140,7 +141,8 @@ impl Shared {
             annotations,
         } = job;
         let steps = Steps::default();
-        let execution = Arc::new(Execution::new(Arc::clone(self), key.clone(), start));
+        let execution = Execution::new(Arc::clone(self), key.clone(), start, is_inline);
+        let execution = Arc::new(execution);
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
             let _task = event::task(&key);
             self.evaluate(&key, spec, &data, is_actor, &steps, &execution)

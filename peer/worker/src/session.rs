@@ -19,7 +19,7 @@ use daskwire_rpc::channel::{Channel, Receiver, with_timeout};
 use daskwire_rpc::event::{self, emit};
 use tokio::sync::watch;
 
-use super::context::Context;
+use super::context::Cancellation;
 use super::diagnostics::Level;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
@@ -254,7 +254,10 @@ impl Shared {
     pub(super) fn leave(&self) {
         let mut machine = self.machine();
         let closing = machine.state.handle(now(), WorkerInput::Close);
-        machine.contexts.values().for_each(Context::cancel);
+        machine
+            .cancellations
+            .values()
+            .for_each(Cancellation::cancel);
         let Some(stream) = machine.stream.take() else {
             return;
         };

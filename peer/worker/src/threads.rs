@@ -142,7 +142,7 @@ fn work(shared: &Arc<Shared>) {
     let mut own: Option<Job> = None;
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
         // Tasks that became ready run next on the same thread.
-        let mut next = shared.run(job).into_iter();
+        let mut next = shared.run(job, false).into_iter();
         let is_replaced = IS_REPLACED.get();
         if !is_replaced {
             own = next.next();

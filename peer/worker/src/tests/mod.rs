@@ -1,5 +1,6 @@
 //! Workers with a scripted scheduler.
 
+mod contexts;
 mod ends;
 mod tasks;
 mod transfers;

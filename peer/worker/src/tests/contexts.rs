@@ -1,0 +1,84 @@
+//! What functions do with their contexts.
+
+use super::*;
+
+#[tokio::test]
+async fn an_async_function_is_not_run_on_the_thread_that_receives_tasks() {
+    let functions = Functions::new()
+        .async_function("same", |n: i64| async move { n })
+        .quick("same");
+    // Otherwise, this test would not end.
+    assert!(!functions.is_quick("same"));
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").functions(functions);
+    let (_worker, mut stream) = scheduler.start(builder).await;
+    stream.compute(&Task::new("x", "native:same", [1])).await;
+    assert_eq!(stream.finished().await.key, "x".into());
+}
+
+#[tokio::test]
+async fn quick_functions_do_not_secede() {
+    let functions = Functions::new()
+        .function("secede", |context: Context, _: i64| context.secede())
+        .quick("secede");
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").functions(functions);
+    let (_worker, mut stream) = scheduler.start(builder).await;
+    stream.compute(&Task::new("x", "native:secede", [1])).await;
+    assert_eq!(
+        stream.erred().await.exception_text.as_deref(),
+        Some("RuntimeError('the task cannot secede: its function is declared as quick')")
+    );
+}
+
+#[tokio::test]
+async fn contexts_have_no_effect_after_the_end_of_their_task() {
+    let (sender, mut calls) = mpsc::unbounded_channel();
+    let (finish, finished) = std::sync::mpsc::channel();
+    let finished = Mutex::new(finished);
+    let keep = move |arguments: Arguments| {
+        let _ = sender.send(arguments);
+        let finished = finished.lock().expect("not poisoned").recv();
+        Ok(Value::from(finished.is_ok()))
+    };
+    let scheduler = Scheduler::new("inproc").await;
+    let functions = Functions::new().with("keep", keep);
+    let builder = scheduler.worker("w").functions(functions);
+    let (worker, mut stream) = scheduler.start(builder).await;
+    let cancellable_count = || worker.shared.machine().cancellations.len();
+    let task = Task::new("x", "native:keep", [0; 0]);
+
+    stream.compute(&task).await;
+    let early = calls.recv().await.expect("a call").context();
+    assert_eq!(cancellable_count(), 1);
+    finish.send(()).expect("the task waits");
+    stream.finished().await;
+    assert_eq!(cancellable_count(), 0);
+    stream.compute(&Task::new("y", "native:keep", [0; 0])).await;
+    let arguments = calls.recv().await.expect("a call");
+    finish.send(()).expect("the task waits");
+    stream.finished().await;
+    let late = arguments.context();
+    assert!(late.is_cancelled());
+    assert_eq!(cancellable_count(), 0);
+
+    // Another run with the key
+    let free = FreeKeys {
+        keys: ["x", "y"].into_iter().collect(),
+        ..FreeKeys::default()
+    };
+    stream.send([free.into()]).await;
+    for _ in 0..2 {
+        let message = stream.next_message().await;
+        assert!(
+            matches!(message, FromWorker::ReleaseWorkerData(_)),
+            "{message:?}"
+        );
+    }
+    stream.compute(&task).await;
+    let _running = calls.recv().await.expect("a call");
+    assert_eq!((early.secede(), late.secede()), (Ok(()), Ok(())));
+    assert!(!worker.shared.machine().state.is_idle());
+    finish.send(()).expect("the task waits");
+    assert_eq!(stream.finished().await.key, "x".into());
+}
