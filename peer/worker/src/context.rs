@@ -6,11 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::task::Poll;
 
+#[cfg(feature = "client")]
+use daskwire_client::Connection;
 use daskwire_comm::BoxFuture;
 use daskwire_messages::protocol::LogEvent;
+#[cfg(feature = "client")]
+use daskwire_messages::protocol::WorkerStatus;
 use daskwire_messages::{Key, RemoteError, Value};
 use tokio::sync::watch;
 
+use super::diagnostics::Level;
 use super::state::WorkerInput;
 use super::{Shared, now, threads};
 
@@ -74,16 +79,31 @@ impl Context {
     /// Sends an event to the scheduler, as `get_worker().log_event(topic, event)` does in Python:
     /// the scheduler adds the time and the address of the worker, and passes it to subscribers
     /// of the topic.
+    ///
+    /// The event is plain data: numbers, strings, bytes, lists and dictionaries of them. Other
+    /// values, such as arrays and dates, are sent as the strings that they are displayed as. An event
+    /// that is nested deeper than 100 levels, or too large, is dropped, with a warning in the log of
+    /// the worker.
     pub fn log_event(&self, topic: &str, event: impl Into<Value>) {
         let Some(task) = &self.task else {
             return;
         };
+        // Not while the state machine is locked: the conversion is code of the program.
+        let event = match event.into().checked() {
+            Ok(event) => event,
+            Err(error) => {
+                let message = format!("an event of the topic {topic} is not sent: {error}");
+                task.shared.log.add(Level::Warning, &message);
+                return;
+            }
+        };
+        let message = LogEvent {
+            topic: topic.into(),
+            msg: event,
+            ..LogEvent::default()
+        };
         if let Some(stream) = &task.shared.machine().stream {
-            stream.send(LogEvent {
-                topic: topic.into(),
-                msg: event.into(),
-                ..LogEvent::default()
-            });
+            stream.send(message);
         }
     }
 
@@ -127,13 +147,16 @@ impl Context {
     }
 
     /// A client of the worker's scheduler, with the transports of the worker. The first call
-    /// connects it; the tasks of the worker share it, and it is closed when the worker ends.
+    /// connects it; the tasks of the worker share it, and it is closed when the worker ends. Do not
+    /// close it: other tasks may use it. If it has ended nevertheless, the next call connects
+    /// another one. Cancel safe.
     ///
     /// [Secede](Self::secede) before waiting for tasks.
     ///
     /// # Errors
     ///
-    /// A `RuntimeError` if it cannot connect, or if there is no task.
+    /// * A `RuntimeError` if it cannot connect, or if there is no task;
+    /// * a `CancelledError` of Python's `concurrent.futures` if the worker ends.
     #[cfg(feature = "client")]
     pub async fn client(&self) -> Result<daskwire_client::Client, RemoteError> {
         let Some(task) = &self.task else {
@@ -141,14 +164,23 @@ impl Context {
             return Err(RemoteError::new("RuntimeError", message));
         };
         let shared = &task.shared;
-        let connecting = shared.client.get_or_try_init(|| async {
-            let options = shared.client_options.clone();
-            daskwire_client::Client::connect_with(&shared.scheduler.to_string(), options).await
-        });
-        match connecting.await {
-            Ok(client) => Ok(client.clone()),
-            Err(error) => Err(RemoteError::of_error(Box::new(error))),
+        let mut shared_client = shared.client.lock().await;
+        // The worker has closed its client, and would not close another one.
+        if *shared.machine().state.status() == WorkerStatus::Closing {
+            return Err(cancelled());
         }
+        if let Some(client) = &*shared_client
+            && !matches!(client.connection(), Connection::Closed { .. })
+        {
+            return Ok(client.clone());
+        }
+        let options = shared.client_options.clone();
+        let scheduler = shared.scheduler.to_string();
+        let client = daskwire_client::Client::connect_with(&scheduler, options)
+            .await
+            .map_err(|error| RemoteError::of_error(Box::new(error)))?;
+        *shared_client = Some(client.clone());
+        Ok(client)
     }
 
     /// Runs the future of a function in the executor of the worker, and waits for its output on

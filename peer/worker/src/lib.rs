@@ -137,7 +137,7 @@ struct Shared {
     pool: Pool,
     /// The client of tasks that ask for one.
     #[cfg(feature = "client")]
-    client: tokio::sync::OnceCell<daskwire_client::Client>,
+    client: tokio::sync::Mutex<Option<daskwire_client::Client>>,
     #[cfg(feature = "client")]
     client_options: daskwire_client::ClientOptions,
     /// The pool of memory for large frames.

@@ -363,7 +363,10 @@ pub(super) async fn supervise(
     let mut transfers = core::mem::take(&mut shared.machine().tasks);
     transfers.shutdown().await;
     #[cfg(feature = "client")]
-    if let Some(client) = shared.client.get() {
+    // Locked while a task connects it.
+    if let Ok(mut client) = runtime::timeout(DRAIN_TIMEOUT, shared.client.lock()).await
+        && let Some(client) = client.take()
+    {
         // An error means that the connection has ended already.
         let _ = client.close().await;
     }

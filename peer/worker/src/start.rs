@@ -160,7 +160,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         queue: Queue::new(panic_flag.clone()),
         pool,
         #[cfg(feature = "client")]
-        client: tokio::sync::OnceCell::new(),
+        client: tokio::sync::Mutex::default(),
         #[cfg(feature = "client")]
         client_options: daskwire_client::ClientOptions {
             transports: builder.transports.clone(),

@@ -82,3 +82,103 @@ async fn contexts_have_no_effect_after_the_end_of_their_task() {
     finish.send(()).expect("the task waits");
     assert_eq!(stream.finished().await.key, "x".into());
 }
+
+#[tokio::test]
+async fn events_are_converted_before_the_state_is_locked() {
+    struct Event(Context);
+
+    impl From<Event> for Value {
+        fn from(Event(context): Event) -> Self {
+            context.log_event("inner", 1);
+            Self::from(2)
+        }
+    }
+
+    struct Panics;
+
+    impl From<Panics> for Value {
+        fn from(_: Panics) -> Self {
+            panic!("no event")
+        }
+    }
+
+    let functions = Functions::new()
+        .function("log", |context: Context| {
+            context.log_event("outer", Event(context.clone()));
+        })
+        .function("panic", |context: Context| {
+            context.log_event("topic", Panics);
+        })
+        .function("deep", |context: Context| {
+            let deep = (0..1000).fold(Value::None, |value, _| Value::list([value]));
+            context.log_event("topic", deep);
+        });
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").functions(functions);
+    let (worker, mut stream) = scheduler.start(builder).await;
+    stream.compute(&Task::new("x", "native:log", [0; 0])).await;
+    for (topic, msg) in [("inner", 1), ("outer", 2)] {
+        let message = stream.next_message().await;
+        let FromWorker::LogEvent(event) = message else {
+            panic!("{message:?}")
+        };
+        assert_eq!((event.topic, event.msg), (topic.into(), msg.into()));
+    }
+    assert_eq!(stream.finished().await.key, "x".into());
+
+    stream
+        .compute(&Task::new("y", "native:panic", [0; 0]))
+        .await;
+    assert_eq!(stream.erred().await.key, "y".into());
+    assert!(!worker.shared.panic_flag.is_set());
+
+    // The scheduler could not read it.
+    stream.compute(&Task::new("z", "native:deep", [0; 0])).await;
+    assert_eq!(stream.finished().await.key, "z".into());
+}
+
+#[cfg(feature = "client")]
+#[tokio::test]
+async fn a_client_that_was_closed_is_replaced() {
+    use daskwire_messages::RemoteError;
+    use daskwire_messages::protocol::{StreamStart, ToClient};
+
+    let use_client = |context: Context| async move {
+        let client = context.client().await?;
+        assert_eq!(client.id(), context.client().await?.id());
+        let id = client.id().to_owned();
+        // Whether the scheduler has noticed is of no interest.
+        let _ = client.close().await;
+        Ok::<_, RemoteError>(id)
+    };
+    let functions = Functions::new().async_function("client", use_client);
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").functions(functions);
+    let (_worker, mut stream) = scheduler.start(builder).await;
+    for key in ["x", "y"] {
+        stream
+            .compute(&Task::new(key, "native:client", [0; 0]))
+            .await;
+        let connecting = async {
+            let mut requests = scheduler.accept().await;
+            let asked = requests.receiver.receive::<Request>().await;
+            assert!(matches!(asked, Ok(Some(Request::Versions(_)))), "{asked:?}");
+            let packages = Value::dict([("distributed", "2026.8.0")]);
+            let versions = Value::dict([("packages", packages)]);
+            requests.sender.send(&versions).await.expect("it listens");
+            let mut registered = scheduler.accept().await;
+            let asked = registered.receiver.receive::<Request>().await;
+            assert!(
+                matches!(asked, Ok(Some(Request::RegisterClient(_)))),
+                "{asked:?}"
+            );
+            let start = vec![ToClient::from(StreamStart::default())];
+            registered.sender.send(&start).await.expect("it listens");
+            drop(registered);
+            requests
+        };
+        let connecting = tokio::time::timeout(Duration::from_secs(20), connecting).await;
+        let _requests = connecting.expect("a client in time");
+        assert_eq!(stream.finished().await.key, key.into());
+    }
+}
