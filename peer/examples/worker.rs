@@ -9,7 +9,7 @@
 //! client = distributed.Client("tcp://127.0.0.1:8786")
 //! client.submit(operator.methodcaller("native:scale"), np.arange(3.0), 2.0).result()
 //! client.submit(operator.methodcaller("native:scale"), np.arange(3.0), by=3.0).result()
-//! slow = client.submit(operator.methodcaller("native:search"), 10**12)
+//! slow = client.submit(operator.methodcaller("native:factor"), 10**12 + 39)  # a prime
 //! slow.cancel()  # the function ends
 //! ```
 
@@ -36,16 +36,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         )
         // The worker adds the context; callers give the other arguments.
         .function(
-            "search",
-            |context: Context, tries: u64| -> Result<u64, RemoteError> {
-                for candidate in 0..tries {
+            "factor",
+            |context: Context, number: u64| -> Result<u64, RemoteError> {
+                for candidate in 2..number {
                     context.cancellation().check()?;
-                    if candidate.wrapping_mul(candidate) % 1_000_003 == 6 {
-                        context.log_event("found", candidate);
+                    if number.is_multiple_of(candidate) {
+                        context.log_event("factors", candidate);
                         return Ok(candidate);
                     }
                 }
-                Err(RemoteError::new("LookupError", "nothing found"))
+                Ok(number)
             },
         );
     let worker = Worker::builder(scheduler.parse()?)

@@ -23,8 +23,17 @@ pub(super) struct TaskContext<'a> {
     /// The steps done on data for the task.
     pub(super) steps: &'a Steps,
     pub(super) execution: &'a Arc<Execution>,
-    /// The functions in Rust that tasks call which Dask has fused with the one that is evaluated.
-    pub(super) fused_with: &'a [String],
+    /// What Dask has fused with the task that is evaluated.
+    pub(super) fused_with: &'a FusedWith,
+}
+
+/// The functions in a group of tasks that Dask has made one task of.
+#[derive(Default)]
+pub(super) struct FusedWith {
+    /// One of the functions in Rust.
+    native: Option<String>,
+    /// One of the other functions, which workers in Python may run.
+    other: Option<String>,
 }
 
 /// The result of a task.
@@ -153,7 +162,15 @@ impl TaskContext<'_> {
             };
             data.insert(name, datum);
         }
-        let fused_with: Vec<String> = tasks.iter().filter_map(native_call).collect();
+        let functions = || tasks.iter().filter_map(function_of);
+        let native = functions().find(|function| is_native(function));
+        let other = functions().find(|function| !is_native(function));
+        // A group may be a part of another one.
+        let outer = self.fused_with;
+        let fused_with = FusedWith {
+            native: native.map_or_else(|| outer.native.clone(), |it| Some(it.to_string())),
+            other: other.map_or_else(|| outer.other.clone(), |it| Some(it.to_string())),
+        };
         let mut left: HashMap<Key, Task> = tasks
             .into_iter()
             .map(|task| (task.key.clone(), task))
@@ -218,16 +235,23 @@ impl TaskContext<'_> {
         let Some(name) = name_of(&function) else {
             return Err(self.unsupported_function(&function));
         };
-        if matches!(function, Function::Native(_)) {
-            let positional = arguments.iter().enumerate();
-            let positional = positional.map(|(index, it)| (format!("argument {}", index + 1), it));
-            let named = keywords.iter();
-            let named = named.map(|(name, it)| (format!("argument '{name}'"), it));
-            for (place, argument) in positional.chain(named) {
-                if let Some(what) = unreadable_in(argument) {
-                    let place = format!("{place} of {function}");
-                    return Err(Fault::Unsupported(self.unreadable(&place, what)));
-                }
+        if is_native(&function) {
+            let positional = || {
+                let mut all = arguments.iter().enumerate();
+                all.find_map(|(index, argument)| {
+                    let what = unreadable_in(argument)?;
+                    Some((format!("argument {}", index.saturating_add(1)), what))
+                })
+            };
+            let given_by_keyword = || {
+                keywords.iter().find_map(|(name, argument)| {
+                    let what = unreadable_in(argument)?;
+                    Some((format!("argument '{name}'"), what))
+                })
+            };
+            if let Some((place, what)) = positional().or_else(given_by_keyword) {
+                let place = format!("{place} of {function}");
+                return Err(Fault::Unsupported(self.unreadable(&place, what, true)));
             }
         }
         let positional = arguments
@@ -258,10 +282,15 @@ impl TaskContext<'_> {
                 "a lambda, a function of __main__ or another function that only Python can run"
                     .to_owned()
             }
-            Function::Unknown(what) if what == "operator.methodcaller" => {
-                "an operator.methodcaller with further arguments; give those of a function in Rust by \
-                 their names, as in methodcaller(\"native:scale\", by=2.0)"
-                    .to_owned()
+            // One with keyword arguments is pickled as a partial.
+            Function::Unknown(what)
+                if what == "operator.methodcaller" || what == "functools.partial" =>
+            {
+                format!(
+                    "{what}, which is an object of Python; a function in Rust is \
+                     methodcaller(\"native:NAME\"), with keyword arguments only, as in \
+                     methodcaller(\"native:scale\", by=2.0)"
+                )
             }
             Function::Unknown(what) => format!("{what}, which is an object of Python"),
             function => format!("{function}, which is not registered with it"),
@@ -270,13 +299,14 @@ impl TaskContext<'_> {
             "NotImplementedError",
             &format!(
                 "the worker {worker} only runs functions in Rust, and cannot call {what}{}",
-                self.how_to_part()
+                self.how_to_part(is_native(function))
             ),
         ))
     }
 
-    /// The error of a task with an argument that Python only can read.
-    fn unreadable(&self, place: &str, what: &str) -> RemoteError {
+    /// The error of a task with an argument that Python only can read. `is_native` says that it is
+    /// an argument of a function in Rust.
+    fn unreadable(&self, place: &str, what: &str, is_native: bool) -> RemoteError {
         let worker = self.worker;
         let hint = match what.split_once('.') {
             Some(("pandas" | "pyarrow" | "polars", _)) => {
@@ -287,16 +317,22 @@ impl TaskContext<'_> {
         let message = format!(
             "the worker {worker} only runs functions in Rust, and cannot read {place}: {what}, which \
              is an object of Python{hint}{}",
-            self.how_to_part()
+            self.how_to_part(is_native)
         );
         RemoteError::new("TypeError", &message)
     }
 
-    /// How to part functions in Rust from those of Python that Dask has made one task of.
-    fn how_to_part(&self) -> String {
-        let [.., name] = self.fused_with else {
+    /// How to part functions in Rust from others that Dask has made one task of. `is_native` says
+    /// whether the call that fails is one of a function in Rust.
+    fn how_to_part(&self, is_native: bool) -> String {
+        let FusedWith {
+            native: Some(native),
+            other: Some(other),
+        } = self.fused_with
+        else {
             return String::new();
         };
+        let name = if is_native { other } else { native };
         format!(
             "; Dask has fused it with a call of {name} into one task: compute with \
              optimize_graph=False, so that each call is a task of its own"
@@ -347,7 +383,7 @@ impl TaskContext<'_> {
             Argument::Task(task) => self.work(task.work)?,
             Argument::Unknown(what) => {
                 let place = "an argument of this task";
-                return Err(Fault::Unsupported(self.unreadable(place, &what)));
+                return Err(Fault::Unsupported(self.unreadable(place, &what, false)));
             }
         })
     }
@@ -368,8 +404,8 @@ fn unreadable_in(argument: &Argument) -> Option<&str> {
     }
 }
 
-/// The function in Rust that a task calls.
-fn native_call(task: &Task) -> Option<String> {
+/// The function that a task calls, without arguments that are bound to it.
+fn function_of(task: &Task) -> Option<&Function> {
     let Work::Call { function, .. } = &task.work else {
         return None;
     };
@@ -380,7 +416,11 @@ fn native_call(task: &Task) -> Option<String> {
     {
         function = inner;
     }
-    matches!(function, Function::Native(_)).then(|| function.to_string())
+    Some(function)
+}
+
+const fn is_native(function: &Function) -> bool {
+    matches!(function, Function::Native(_))
 }
 
 fn missing(key: &Key) -> RemoteError {

@@ -88,7 +88,7 @@ impl Functions {
     /// [`IntoValue`](daskwire_messages::value::IntoValue), for which a conversion by `From` is not
     /// enough, or a [`Result`] of it with any error. It replaces a function of the same name.
     ///
-    /// With a [`Signature`] in place of a name, arguments can also be given by keyword, and have
+    /// With a [`Signature`] in place of a name, it also takes keyword arguments, and has
     /// defaults.
     ///
     /// An error is raised in Python as a `RuntimeError` with its message, and
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_given_by_position_and_by_name() {
+    fn arguments_are_positional_or_keyword_arguments() {
         let functions = scale();
         for (positional, keywords, expected) in [
             (&[1][..], &[][..], Ok(2.0)),

@@ -12,7 +12,7 @@ use daskwire_rpc::event::{self, emit};
 
 use super::context::Execution;
 use super::diagnostics::Level;
-use super::evaluate::{self, Evaluated, Fault, TaskContext};
+use super::evaluate::{self, Evaluated, Fault, FusedWith, TaskContext};
 use super::event::WorkerEvent;
 use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
@@ -270,7 +270,7 @@ impl Shared {
             data,
             steps,
             execution,
-            fused_with: &[],
+            fused_with: &FusedWith::default(),
         };
         let datum = match context.evaluate(task)? {
             Evaluated::Value(value) => self.store.made(value),

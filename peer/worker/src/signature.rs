@@ -44,7 +44,7 @@ impl Signature {
         }
     }
 
-    /// Adds a parameter without a default. Python gives its argument by position or by name.
+    /// Adds a parameter without a default. Its argument is positional or a keyword argument.
     #[must_use]
     pub fn required(self, name: &str) -> Self {
         self.parameter(name, None, false)
@@ -56,7 +56,7 @@ impl Signature {
         self.parameter(name, Some(default.into()), false)
     }
 
-    /// Adds a parameter with a default, whose argument is given by name only.
+    /// Adds a parameter with a default, which takes a keyword argument only.
     #[must_use]
     pub fn keyword_only(self, name: &str, default: impl Into<Value>) -> Self {
         self.parameter(name, Some(default.into()), true)

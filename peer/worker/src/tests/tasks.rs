@@ -380,3 +380,70 @@ async fn a_result_that_cannot_be_serialized_is_an_error_of_the_task() {
     assert_eq!(stream.finished().await.key, "part".into());
     assert_eq!(worker.keys(), ["part".into()]);
 }
+
+#[tokio::test]
+async fn errors_say_how_to_part_functions_in_rust_from_others() {
+    use crate::context::Execution;
+    use crate::run::Spec;
+    use daskwire_messages::graph::{Argument, Function, Work};
+
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let error = |task: Task| {
+        let shared = &worker.shared;
+        let key = task.key.clone();
+        let execution = Execution::new(Arc::clone(shared), key.clone(), Duration::ZERO, false);
+        let (data, steps) = (Default::default(), Default::default());
+        let spec = Spec::Read(task);
+        let evaluated = shared.evaluate(&key, spec, &data, false, &steps, &Arc::new(execution));
+        let Err(fault) = evaluated else {
+            panic!("there is no such function")
+        };
+        fault.error().message.clone()
+    };
+    let of_a = || Argument::Result("a".into());
+    let fused = |first: Task, second: &str| Task {
+        key: "b".into(),
+        work: Work::Fused {
+            tasks: vec![first, Task::new("b", second, [of_a()])],
+            output: "b".into(),
+            inputs: Vec::new(),
+        },
+    };
+    let unregistered = "cannot call native:none, which is not registered with it";
+    for (task, end) in [
+        // Nothing to part.
+        (Task::new("a", "native:none", [1]), unregistered.to_owned()),
+        (
+            fused(Task::new("a", "native:slow", [1]), "native:none"),
+            unregistered.to_owned(),
+        ),
+        // The other function is named.
+        (
+            fused(Task::new("a", "operator.neg", [1]), "native:none"),
+            format!(
+                "{unregistered}; Dask has fused it with a call of operator.neg into one task: \
+                 compute with optimize_graph=False, so that each call is a task of its own"
+            ),
+        ),
+        (
+            fused(Task::new("a", "native:slow", [1]), "no.function"),
+            "cannot call no.function, which is not registered with it; Dask has fused it with a \
+             call of native:slow into one task: compute with optimize_graph=False, so that each \
+             call is a task of its own"
+                .to_owned(),
+        ),
+    ] {
+        let message = error(task);
+        assert!(message.ends_with(&end), "{message}");
+    }
+    for what in ["operator.methodcaller", "functools.partial"] {
+        let message = error(Task::new("a", Function::Unknown(what.to_owned()), [1]));
+        let expected = format!(
+            "cannot call {what}, which is an object of Python; a function in Rust is \
+             methodcaller(\"native:NAME\"), with keyword arguments only, as in \
+             methodcaller(\"native:scale\", by=2.0)"
+        );
+        assert!(message.ends_with(&expected), "{message}");
+    }
+}
