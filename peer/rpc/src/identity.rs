@@ -44,7 +44,7 @@ pub struct WorkerIdentity {
     /// The worker's name; numbers are converted to strings.
     pub name: String,
     /// Number of tasks that run at once.
-    pub thread_count: u64,
+    pub nthreads: u64,
     /// Memory limit in bytes; 0 if there is none.
     pub memory_limit: u64,
     /// Bytes of memory that the process used at the last heartbeat.
@@ -278,7 +278,7 @@ impl WorkerIdentity {
         Self {
             address,
             name: string("name"),
-            thread_count: count("nthreads"),
+            nthreads: count("nthreads"),
             memory_limit: count("memory_limit"),
             memory: metric("memory").map(integer).unwrap_or_default(),
             cpu: metric("cpu").map(number).unwrap_or_default(),

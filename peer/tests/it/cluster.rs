@@ -296,7 +296,7 @@ fn started_on(starts: &Receiver<String>, worker: &str) {
 async fn names(client: &Client) -> Vec<(String, u64, u64)> {
     let workers = client.workers().await.expect("an answer").into_iter();
     let mut names: Vec<_> = workers
-        .map(|worker| (worker.name, worker.thread_count, worker.memory_limit))
+        .map(|worker| (worker.name, worker.nthreads, worker.memory_limit))
         .collect();
     names.sort();
     names

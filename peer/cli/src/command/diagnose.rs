@@ -73,7 +73,7 @@ fn table(snapshot: &Snapshot) -> String {
     if let Some(uptime) = snapshot.uptime {
         out.push_str(&format!(", up for {}", duration(uptime)));
     }
-    let threads = snapshot.sum(|worker| worker.thread_count);
+    let threads = snapshot.sum(|worker| worker.nthreads);
     out.push_str(&format!(
         "\n  {}, {}, {} of memory used\n",
         count(snapshot.workers.len(), "worker"),
@@ -93,7 +93,7 @@ fn table(snapshot: &Snapshot) -> String {
                 Printable(&worker.address).to_string(),
                 Printable(&worker.name).to_string(),
                 Printable(&worker.status).to_string(),
-                worker.thread_count.to_string(),
+                worker.nthreads.to_string(),
                 format!("{:.0} %", worker.cpu),
                 bytes(worker.memory),
                 match worker.memory_limit {

@@ -19,7 +19,7 @@ pub(crate) fn table(identity: &Identity, now: f64) -> String {
         let workers = identity.workers.iter();
         workers.map(number).fold(0, u64::saturating_add)
     };
-    let threads = sum(|worker| worker.thread_count);
+    let threads = sum(|worker| worker.nthreads);
     let memory = sum(|worker| worker.memory_limit);
     let [kind, address, id] =
         [&identity.kind, &identity.address, &identity.id].map(|part| Printable(part));
@@ -56,7 +56,7 @@ pub(crate) fn table(identity: &Identity, now: f64) -> String {
                 .as_ref()
                 .map(|status| Printable(status.as_str()).to_string())
                 .unwrap_or_default(),
-            worker.thread_count.to_string(),
+            worker.nthreads.to_string(),
             bytes(worker.memory),
             if worker.memory_limit == 0 {
                 "none".into()
@@ -104,7 +104,7 @@ fn worker_json(worker: &WorkerIdentity) -> Json {
         "address": worker.address,
         "name": worker.name,
         "status": worker.status.as_ref().map(WorkerStatus::as_str),
-        "nthreads": worker.thread_count,
+        "nthreads": worker.nthreads,
         "memory": worker.memory,
         "memory_limit": worker.memory_limit,
         "cpu": worker.cpu,

@@ -45,7 +45,7 @@ pub(crate) struct Worker {
     pub(crate) address: String,
     pub(crate) name: String,
     pub(crate) status: String,
-    pub(crate) thread_count: u64,
+    pub(crate) nthreads: u64,
     /// Processor use of the process in percent of one processor.
     pub(crate) cpu: f64,
     /// Bytes of memory that the process uses.
@@ -169,7 +169,7 @@ impl Worker {
             address: string(Some(address)),
             name: string(about.get("name")),
             status: string(about.get("status")),
-            thread_count: integer(about.get("nthreads")),
+            nthreads: integer(about.get("nthreads")),
             cpu: float(metric("cpu")),
             memory: integer(metric("memory")),
             memory_limit: integer(about.get("memory_limit")),
@@ -189,7 +189,7 @@ impl Worker {
             "address": self.address,
             "name": self.name,
             "status": self.status,
-            "nthreads": self.thread_count,
+            "nthreads": self.nthreads,
             "cpu": self.cpu,
             "memory": self.memory,
             "memory_limit": self.memory_limit,

@@ -111,7 +111,7 @@ async fn worker(cluster: &Cluster, functions: Functions) -> Worker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn python_gives_arguments_by_name() {
+async fn python_gives_keyword_arguments() {
     let mut cluster = Cluster::new(0);
     let (functions, _ended) = functions();
     let _worker = worker(&cluster, functions).await;
@@ -173,7 +173,7 @@ async fn python_gives_arguments_by_name() {
     for (code, words) in [
         (
             "client.submit(operator.methodcaller('native:scale', 5), x).result()",
-            "give those of a function in Rust by their names",
+            "a function in Rust is methodcaller(\"native:NAME\"), with keyword arguments only",
         ),
         (
             "client.submit(native('scale'), pd.DataFrame({'a': [1]})).result()",

@@ -560,7 +560,7 @@ fn requests_the_identity_of_a_real_scheduler() {
         .collect();
     names.sort_unstable();
     assert_eq!(names, ["worker-0", "worker-1"]);
-    assert!(answer.workers.iter().all(|worker| worker.thread_count == 1));
+    assert!(answer.workers.iter().all(|worker| worker.nthreads == 1));
 
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["identity", scheduler.address()])

@@ -26,7 +26,7 @@ fn worker(name: &str, cpu: f64, memory: u64) -> Worker {
         address: format!("tcp://10.0.0.{}:4000", name.len()),
         name: name.to_owned(),
         status: "running".to_owned(),
-        thread_count: 2,
+        nthreads: 2,
         cpu,
         memory,
         memory_limit: 1 << 30,

@@ -90,8 +90,8 @@ const COLUMNS: [Column; 13] = [
         title: "thr",
         width: 4,
         rank: 10,
-        show: |worker| worker.thread_count.to_string(),
-        compare: largest!(thread_count),
+        show: |worker| worker.nthreads.to_string(),
+        compare: largest!(nthreads),
     },
     Column {
         title: "cpu",
@@ -376,7 +376,7 @@ fn fitting_parts(parts: Vec<(usize, Span)>, width: usize) -> Line {
 }
 
 fn totals(snapshot: &Snapshot, width: usize) -> Line {
-    let threads = snapshot.sum(|worker| worker.thread_count);
+    let threads = snapshot.sum(|worker| worker.nthreads);
     let (memory, limit) = (
         snapshot.sum(|worker| worker.memory),
         snapshot.sum(|worker| worker.memory_limit),
