@@ -252,6 +252,8 @@ async fn the_cluster_is_described() {
         .await
         .expect("there are two");
     assert_eq!(client.identity().await.expect("an answer").workers.len(), 2);
+    let dashboard = client.dashboard_link().await;
+    assert_eq!(dashboard.expect("an answer"), None);
     assert_eq!(
         client.nthreads(Workers::All).await.expect("threads").len(),
         2

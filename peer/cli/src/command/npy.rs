@@ -66,13 +66,16 @@ pub(crate) fn read(file: Vec<u8>) -> Result<Value, String> {
         .map_err(|error| format!("elements of type {dtype} are not supported: {error}"))?;
     let order = match header["fortran_order"].as_bool() {
         Some(true) => Order::Fortran,
-        _ => Order::C,
+        Some(false) => Order::C,
+        None => return Err("the header has no order of elements".to_owned()),
     };
-    let shape = header["shape"].as_array().into_iter().flatten();
-    let shape = shape.map(|len| usize::try_from(len.as_u64()?).ok());
-    let shape: Vec<usize> = shape
+    let shape = header["shape"]
+        .as_array()
+        .ok_or("the header has no shape")?;
+    let lens = shape.iter().map(|len| usize::try_from(len.as_u64()?).ok());
+    let shape: Vec<usize> = lens
         .collect::<Option<_>>()
-        .ok_or("the shape is not known")?;
+        .ok_or("the header has no shape")?;
     let start = file.len() - rest.len() + header_len;
     let data = bytes::Bytes::from(file).slice(start..);
     let array = Array::from_bytes(dtype, &shape, order, data);
