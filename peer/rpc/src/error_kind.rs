@@ -7,19 +7,15 @@ use crate::RequestError;
 /// The kind of an error: who or what is at fault, by which programs decide what to do. The errors of
 /// clients, workers and requests have a method `kind`.
 ///
-/// ```no_run
-/// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
-/// use daskwire_peer::ErrorKind;
+/// ```
+/// use daskwire_rpc::{ErrorKind, RequestError};
 ///
-/// let future = client.submit("time.time", ())?;
-/// match future.result().await {
-///     Ok(time) => println!("{time}"),
-///     Err(error) if error.kind() == ErrorKind::Exception => println!("it failed: {error}"),
-///     Err(error) if error.is_retryable() => println!("later, perhaps: {error}"),
-///     Err(error) => return Err(error.into()),
-/// }
-/// # Ok(())
-/// # }
+/// let error = RequestError::Disconnected {
+///     reason: "the scheduler was stopped".to_owned(),
+///     is_reconnecting: true,
+/// };
+/// assert_eq!(error.kind(), ErrorKind::Connection);
+/// assert!(error.is_retryable());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
