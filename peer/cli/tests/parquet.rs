@@ -51,7 +51,7 @@ fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
         let call = [
             "submit",
             at,
-            "pyarrow.Table.to_pydict",
+            "pyarrow:Table.to_pydict",
             &format!("@{name}"),
             "--json",
         ];
