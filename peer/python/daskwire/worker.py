@@ -913,9 +913,25 @@ class Quiet(threading.local):
 quiet = Quiet()
 logging.getLogger(pickle.__name__).addFilter(quiet)
 
-# Held while a thread loads a task or an input, all of which Dask loads on one thread. Otherwise, a task could
-# use a module of a package that another thread still imports.
 importing = threading.RLock()
+
+# Maximum time in seconds for which a thread waits for others that load.
+MAX_LOADING = 10
+
+
+@contextlib.contextmanager
+def loading():
+    """Lets one thread at a time load a task or an input, all of which Dask loads on one thread.
+
+    Otherwise, a task could use a module of a package that another thread still imports. Does not
+    wait without end: what another thread loads may itself wait for this one.
+    """
+    is_alone = importing.acquire(timeout=MAX_LOADING)
+    try:
+        yield
+    finally:
+        if is_alone:
+            importing.release()
 
 
 def serialize_failure(value, error):
@@ -1600,7 +1616,7 @@ class Executor:
         try:
             if self.host is not None:
                 self.host.wait_for_commands(message["command_count"])
-            with importing:
+            with loading():
                 task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)
             # Its arguments must not take memory while the result is serialized.
@@ -2020,7 +2036,7 @@ class Host(distributed.worker.Worker):
         numbers, sizes = message["numbers"], message["nbytes"]
 
         def load(name, payload):
-            with importing:
+            with loading():
                 value = payload.load()
             size = sizes[name] if name in sizes else measure(value)
             return value, max(payload.nbytes, size)
@@ -2029,8 +2045,8 @@ class Host(distributed.worker.Worker):
         for name, payload in message["data"].items():
             number, value = self.kept.get(name, (None, None))
             if number is None or number != numbers.get(name):
-                loading = functools.partial(load, name, payload)
-                value = self.cache.load(name, numbers.get(name, 0), loading)
+                load_this = functools.partial(load, name, payload)
+                value = self.cache.load(name, numbers.get(name, 0), load_this)
             data[name] = value
         return data
 
