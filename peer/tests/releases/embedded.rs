@@ -125,6 +125,7 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
 
 /// Graphs that only Python can convert, and P2P shuffles, with an interpreter of the release.
 // ROLES SCHEDULER-12, SCHEDULER-13, SCHEDULER-14, SCHEDULER-15, SCHEDULER-16
+// ROLES SCHEDULER-17
 #[cfg(target_os = "linux")]
 async fn serves_collections(python: &Path) -> Result<(), Failure> {
     let options = Options {

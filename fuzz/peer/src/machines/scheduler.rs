@@ -10,10 +10,11 @@ use daskwire_messages::protocol::{
     EventWait, FromClient, FromWorker, Keys, LongRunning, MultiLockAcquire, MultiLockRelease,
     Nullable, PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut,
     QueueReceived, QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request,
-    RequestRefreshWhoHas, Reschedule, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases,
-    SemaphoreRegister, SemaphoreRelease, ShuffleGet, ShuffleGetOrCreate, ShuffleRestrictTask,
-    StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph, VariableDelete,
-    VariableGet, VariableReceived, VariableSet, WorkerStatus, WorkerStatusChange,
+    RequestRefreshWhoHas, Reschedule, Returned, ReturnedResult, ReturnedRun, SemaphoreAcquire,
+    SemaphoreClose, SemaphoreRefreshLeases, SemaphoreRegister, SemaphoreRelease, ShuffleGet,
+    ShuffleGetOrCreate, ShuffleRestrictTask, StealRequest, StealResponse, TaskErred, TaskFinished,
+    ToWorker, UpdateGraph, VariableDelete, VariableGet, VariableReceived, VariableSet,
+    WorkerStatus, WorkerStatusChange,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
@@ -151,7 +152,8 @@ impl<'c> Cluster<'c> {
             },
             ..RegisterWorker::default()
         };
-        let kinds: &[&str] = match self.choices.below(4) {
+        let kinds: &[&str] = match self.choices.below(6) {
+            4 | 5 => &["native", "returning"],
             0 => &["native"],
             1 => &["native", "python"],
             2 => &["native", "embedded"],
@@ -161,6 +163,7 @@ impl<'c> Cluster<'c> {
             let kinds = Value::list(kinds.iter().copied());
             worker.extra_information = Value::dict([("daskwire", kinds)]);
         }
+        worker.server_id = (self.choices.below(4) != 0).then(|| worker.address.clone());
         self.last_id += 1;
         let id = WorkerId(self.last_id);
         self.workers.push(id);
@@ -331,7 +334,7 @@ impl<'c> Cluster<'c> {
             26 => self.operate(),
             _ => {
                 if let Some(worker) = self.worker() {
-                    for message in self.worker_message() {
+                    for message in self.worker_message(worker) {
                         self.handle(SchedulerInput::FromWorker(worker, message));
                     }
                 }
@@ -792,9 +795,32 @@ impl<'c> Cluster<'c> {
         })
     }
 
-    fn worker_message(&mut self) -> Vec<FromWorker> {
+    fn worker_message(&mut self, on: WorkerId) -> Vec<FromWorker> {
         let choices = &mut self.choices;
-        let message = match choices.below(8) {
+        let message = match choices.below(10) {
+            8 | 9 => {
+                let results = choices.keys().into_iter().map(|key| ReturnedResult {
+                    key,
+                    nbytes: 1 << choices.below(64),
+                    class: None,
+                });
+                let results = results.collect();
+                let running = choices.keys().into_iter().map(|key| ReturnedRun {
+                    key,
+                    run_id: choices.byte().into(),
+                });
+                let running: Vec<ReturnedRun> = running.collect();
+                for run in &running {
+                    self.running.push((on, run.key.clone(), run.run_id));
+                }
+                FromWorker::from(Returned {
+                    results,
+                    running,
+                    actors: Keys(choices.keys()),
+                    is_last: choices.below(4) != 0,
+                    ..Returned::default()
+                })
+            }
             0 => {
                 let (key, run_id) = (choices.key(), choices.byte());
                 self.outcome(key, run_id.into())

@@ -55,6 +55,9 @@ maps! {
         heartbeat_interval: Option<f64> = "heartbeat-interval",
         /// The plugins of workers: their names and pickles.
         worker_plugins: Option<Value> = "worker-plugins",
+        /// Whether the scheduler takes what a worker returns with, see
+        /// [`Returned`](super::Returned). Dask's do not.
+        returns: Option<bool> = "returns",
     }
 
     /// The reply to [`HeartbeatWorker`](super::HeartbeatWorker).

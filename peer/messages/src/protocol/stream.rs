@@ -85,6 +85,7 @@ ops! {
         Reschedule = "reschedule",
         LongRunning = "long-running",
         LogEvent = "log-event",
+        Returned = "returned",
         KeepAlive = "keep-alive",
         CloseStream = "close-stream",
     }
@@ -527,6 +528,21 @@ maps! {
         msg: Value = "msg",
     }
 
+    /// Reports what a worker holds and runs that has registered again, to a scheduler of this
+    /// project. One of several parts.
+    Returned = "returned" {
+        /// Results in the worker's memory.
+        results: Vec<ReturnedResult> = "results",
+        /// The keys of those results that are actors, and live on this worker.
+        actors: Keys = "actors" or Keys::default(),
+        /// Tasks that the worker goes on with, or has ended without having reported it.
+        running: Vec<ReturnedRun> = "running",
+        /// Whether this is the last part.
+        is_last: bool = "is_last",
+        /// The cause, for logs.
+        stimulus_id: String = "stimulus_id",
+    }
+
     /// Keeps a worker's connection alive.
     KeepAlive = "keep-alive" {}
 
@@ -541,6 +557,87 @@ maps! {
         /// The worker that the data was transferred from.
         source: Option<String> = "source",
     }
+}
+
+/// A result of [`Returned`]: a list, of which further items are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReturnedResult {
+    /// The key of the task.
+    pub key: Key,
+    /// Size of the result in bytes.
+    pub nbytes: u64,
+    /// The pickle of the result's class.
+    pub class: Option<Bytes>,
+}
+
+impl Field for ReturnedResult {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let further = further_items(source, 3, "the key, size and type of a result")?;
+        let result = Self {
+            key: Key::read(&mut source.reader)?,
+            nbytes: u64::read(source)?,
+            class: Option::read(source)?,
+        };
+        for _ in 0..further {
+            source.reader.skip()?;
+        }
+        Ok(result)
+    }
+
+    fn heap_len(&self) -> usize {
+        self.key.heap_len() + self.class.heap_len()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().array(3);
+        self.key.write(to)?;
+        self.nbytes.write(to)?;
+        self.class.write(to)
+    }
+}
+
+/// A running task of [`Returned`]: a list, of which further items are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReturnedRun {
+    /// The key of the task.
+    pub key: Key,
+    /// The number of the run, from the request.
+    pub run_id: i64,
+}
+
+impl Field for ReturnedRun {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let further = further_items(source, 2, "the key and run of a task")?;
+        let run = Self {
+            key: Key::read(&mut source.reader)?,
+            run_id: i64::read(source)?,
+        };
+        for _ in 0..further {
+            source.reader.skip()?;
+        }
+        Ok(run)
+    }
+
+    fn heap_len(&self) -> usize {
+        self.key.heap_len()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().array(2);
+        self.key.write(to)?;
+        self.run_id.write(to)
+    }
+}
+
+/// Begins to read a list of at least `count` items. Returns the number of further ones.
+fn further_items(
+    source: &mut Source<'_>,
+    count: u32,
+    what: &'static str,
+) -> Result<u32, ProtocolError> {
+    let len = source.reader.array()?;
+    len.checked_sub(count)
+        .ok_or_else(|| source.unexpected(what))
 }
 
 /// The tasks of an [`UpdateGraph`] that make actors.

@@ -191,6 +191,7 @@ impl Shared {
         };
         let ending = StreamGuard::new(self, Member::Worker(id));
         self.changed.notify_waiters();
+        let mut work = None;
         loop {
             let batch = tokio::select! {
                 batch = receiver.receive_batch::<FromWorker>() => batch,
@@ -208,10 +209,12 @@ impl Shared {
             let is_last = batch.iter().any(is_last);
             let mut batch = batch.into_iter();
             while batch.len() > 0 && !backlog.has_overflowed() {
-                self.with_machine(|machine| {
-                    for message in batch.by_ref().take(MAX_AT_ONCE) {
-                        machine.handle(SchedulerInput::FromWorker(id, message));
-                    }
+                // The events of a worker keep their order.
+                self.ended(work).await;
+                work = self.with_machine(|machine| {
+                    let mut messages = batch.by_ref().take(MAX_AT_ONCE);
+                    messages
+                        .find_map(|message| machine.handle(SchedulerInput::FromWorker(id, message)))
                 });
                 if batch.len() > 0 {
                     self.give_way().await;
@@ -292,6 +295,7 @@ impl Shared {
             ]
             .map(|(name, value)| (Value::from(name), value))
             .into(),
+            returns: Some(true),
             ..RegisterWorkerReply::default()
         };
         let Options {

@@ -50,16 +50,24 @@ impl<'s> Left<'s> {
                     let tasks = queue.values().flatten();
                     left.unqueued.extend(tasks.map(|(_, task)| (*task, *on)));
                 }
-                Job::WorkerLeft(worker) => {
-                    let tasks = worker.worker.queue.values().flatten();
-                    left.unqueued
-                        .extend(tasks.map(|(_, task)| (*task, worker.id)));
-                    left.workers.insert(worker.id, worker);
-                }
+                Job::WorkerLeft(worker) => left.add_worker(worker),
                 _ => {}
             }
         }
+        for worker in state.workers.values() {
+            let returning = worker.returning.as_ref();
+            if let Some(former) = returning.and_then(|it| it.former.as_ref()) {
+                left.add_worker(former);
+            }
+        }
         left
+    }
+
+    fn add_worker(&mut self, worker: &'s LeftWorker) {
+        let tasks = worker.worker.queue.values().flatten();
+        let tasks = tasks.map(|(_, task)| (*task, worker.id));
+        self.unqueued.extend(tasks);
+        self.workers.insert(worker.id, worker);
     }
 }
 
@@ -120,6 +128,7 @@ impl State {
         assert!(replicated.eq(self.replicas.replicated.iter().copied()));
         self.check_classes();
         self.check_groups();
+        self.check_claims(&left);
         let processing = self.workers.values().map(|worker| worker.processing.len());
         assert_eq!(processing.sum::<usize>(), self.processing_count);
         for (id, worker) in self.workers.iter() {
@@ -143,6 +152,11 @@ impl State {
                 let Some(task) = task else { continue };
                 assert!(!task.who_has.contains(id), "{key} is about to be deleted");
                 assert!(!matches!(task.stage, TaskStage::Processing(on) if on == *id));
+                assert!(
+                    !worker
+                        .claims
+                        .contains(&self.by_key.get(key).copied().expect("known"))
+                );
             }
         }
         assert_eq!(self.by_silence.len(), self.workers.len());
@@ -155,6 +169,31 @@ impl State {
                 assert!(self.tasks[*task].wanted_by.contains(id));
             }
             assert!(!client.is_behind || client.unreported.is_some());
+        }
+    }
+
+    fn check_claims(&self, left: &Left<'_>) {
+        for (id, claim) in &self.claims {
+            let task = &self.tasks[*id];
+            assert!(
+                matches!(
+                    task.stage,
+                    TaskStage::Released | TaskStage::Waiting | TaskStage::Ready
+                ),
+                "{} is claimed",
+                task.key
+            );
+            let claims = match self.workers.get(&claim.on) {
+                Some(worker) => &worker.claims,
+                None => &left.workers[&claim.on].worker.claims,
+            };
+            assert!(claims.contains(id));
+        }
+        for (id, worker) in self.workers.iter() {
+            assert!(worker.returning.is_none() || !worker.is_running);
+            for task in &worker.claims {
+                assert_eq!(self.claims[task].on, *id);
+            }
         }
     }
 

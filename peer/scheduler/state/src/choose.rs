@@ -23,7 +23,7 @@ impl State {
     /// Sends a ready task to a worker, puts it into the queue of one, or records that no worker
     /// qualifies.
     pub(super) fn assign(&mut self, id: TaskId) {
-        if self.put_into_pool(id) {
+        if self.adopt(id) || self.put_into_pool(id) {
             return;
         }
         match self.choose(id) {

@@ -102,6 +102,11 @@ impl State {
                 task.who_has.contains(&id)
                     || matches!(task.stage, TaskStage::Processing(on) if on == id)
             });
+            let claimed = self
+                .by_key
+                .get(&key)
+                .map(|task| self.has_claimed(*task, id));
+            let is_used = is_used || claimed == Some(true);
             if !is_used {
                 self.add_deletion(id, key);
             }
@@ -134,7 +139,8 @@ impl State {
         if matches!(task.stage, TaskStage::Memory) {
             return;
         }
-        if task.stage.is_active()
+        self.drop_claim(id, Some(holder));
+        if self.tasks[id].stage.is_active()
             && let Some(on) = self.deactivate(id).filter(|on| *on != holder)
         {
             self.send_free(on, id);

@@ -141,7 +141,8 @@ use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
 use no_worker::Waiting;
 use pool::Pool;
 use replicas::Replicas;
-use returned::Returned;
+use returned::GivenBack;
+use returns::Claim;
 use samplers::Samplers;
 use send::free_keys;
 use shuffles::Shuffles;
@@ -204,6 +205,7 @@ mod replicas;
 mod requests;
 mod retire;
 mod returned;
+mod returns;
 mod samplers;
 mod send;
 mod shuffles;
@@ -421,9 +423,11 @@ pub struct State {
     closing: VecDeque<(Duration, String)>,
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
-    returned: BTreeMap<TaskId, Returned>,
+    returned: BTreeMap<TaskId, GivenBack>,
     /// The workers on which tasks have failed last that are tried again, or that have given them back.
     retried: BTreeMap<TaskId, WorkerId>,
+    /// The tasks that go on at workers which have returned.
+    claims: BTreeMap<TaskId, Claim>,
     extensions: Extensions,
     replicas: Replicas,
     samplers: Samplers,
@@ -570,6 +574,7 @@ impl State {
             pool: Pool::default(),
             returned: BTreeMap::new(),
             retried: BTreeMap::new(),
+            claims: BTreeMap::new(),
             extensions: Extensions::new(policy.max_shared_len),
             replicas: Replicas::new(policy.replica_interval),
             samplers: Samplers::default(),

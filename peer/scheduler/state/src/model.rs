@@ -13,6 +13,7 @@ use super::classes::{ClassId, Places};
 use super::durations::Work;
 use super::groups::GroupId;
 use super::memory::Unmanaged;
+use super::returns::Returning;
 use super::submission::{Demands, Failure, Resources};
 use super::unknown::UnknownOps;
 use super::versions::Packages;
@@ -212,6 +213,10 @@ pub(super) struct Worker {
     pub(super) kind: Kind,
     pub(super) is_running: bool,
     pub(super) is_leaving: bool,
+    /// What the worker has returned with, until it has said all of it. It gets no tasks before.
+    pub(super) returning: Option<Box<Returning>>,
+    /// The tasks that it has returned with, and that are not adopted yet.
+    pub(super) claims: BTreeSet<TaskId>,
     /// The status before retirement, to which the worker returns if it cannot leave.
     pub(super) status_before: Option<WorkerStatus>,
     /// How often other workers were asked to copy the worker's data.

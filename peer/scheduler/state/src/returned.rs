@@ -15,7 +15,7 @@ const UNSUPPORTED: &str = "task-unsupported";
 
 /// The workers that have given back a task.
 #[derive(Debug)]
-pub(super) struct Returned {
+pub(super) struct GivenBack {
     pub(super) workers: BTreeSet<WorkerId>,
     /// The last of them. The next one in the order of ids is tried next.
     pub(super) last: WorkerId,
@@ -28,11 +28,15 @@ impl State {
         let Some(id) = self.by_key.get(&message.key).copied() else {
             return;
         };
+        if self.has_claimed(id, on) {
+            self.drop_claim(id, Some(on));
+            return;
+        }
         if !matches!(self.tasks[id].stage, TaskStage::Processing(worker) if worker == on) {
             return;
         }
         if message.stimulus_id.starts_with(UNSUPPORTED) {
-            let returned = self.returned.entry(id).or_insert_with(|| Returned {
+            let returned = self.returned.entry(id).or_insert_with(|| GivenBack {
                 workers: BTreeSet::new(),
                 last: on,
             });

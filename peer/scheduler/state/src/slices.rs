@@ -19,6 +19,7 @@ use daskwire_rpc::story::Stimulus;
 
 use super::groups::GroupId;
 use super::model::{Queue, TaskId, TaskStage, Worker};
+use super::returns::Return;
 use super::submission::Failure;
 use super::submit::Submitting;
 use super::{Action, ClientId, LeaveReason, LeftTasks, Notice, State, WorkerId};
@@ -61,6 +62,8 @@ pub(super) enum Job {
     /// Tasks in the queue of a worker that accepts none any more.
     Unqueue(WorkerId, BTreeMap<GroupId, Queue>),
     WorkerLeft(Box<LeftWorker>),
+    /// A worker says what it returns with.
+    Return(Box<Return>),
     /// A worker retires: others are to copy its results, beginning after the given one.
     Copy {
         on: WorkerId,
@@ -192,6 +195,7 @@ impl State {
                 queue.is_empty()
             }
             Job::WorkerLeft(left) => self.left_worker_slice(left),
+            Job::Return(part) => self.return_slice(part),
             Job::Copy { on, last, turn } => {
                 *last = self.copy_part(*on, *last, *turn);
                 last.is_none()
@@ -242,6 +246,8 @@ impl State {
                 self.unqueue(task, id);
             } else if let Some(task) = left.worker.processing.pop_first() {
                 self.stop_processing(task, left);
+            } else if let Some(task) = left.worker.claims.pop_first() {
+                self.lose_claim(task, left);
             } else if let Some(task) = left.worker.has.pop_first() {
                 self.lose_copy(task, left);
             } else {
@@ -249,7 +255,11 @@ impl State {
             }
         }
         let worker = &left.worker;
-        if !(worker.queue.is_empty() && worker.processing.is_empty() && worker.has.is_empty()) {
+        let is_done = worker.queue.is_empty()
+            && worker.processing.is_empty()
+            && worker.claims.is_empty()
+            && worker.has.is_empty();
+        if !is_done {
             return false;
         }
         let tasks = core::mem::take(&mut left.tasks);

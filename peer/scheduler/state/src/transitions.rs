@@ -154,6 +154,7 @@ impl State {
     pub(super) fn deactivate(&mut self, id: TaskId) -> Option<WorkerId> {
         let on = self.unassign(id);
         self.forget_returns(id);
+        self.drop_claim(id, None);
         let task = &mut self.tasks[id];
         // Not recorded in the story: the caller sets the next stage.
         task.stage = TaskStage::Released;
@@ -328,6 +329,7 @@ impl State {
                 self.send_free(on, id);
             }
         } else {
+            self.drop_claim(id, None);
             self.delete(id);
         }
         self.set_stage(id, TaskStage::Released);
@@ -342,6 +344,7 @@ impl State {
     pub(super) fn forget(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some() {
             self.barrier_ended(id);
+            self.drop_claim(id, None);
         }
         while let Some(task) = self.tasks.get_mut(id)
             && let Some(dependent) = task.dependents.pop_first()

@@ -18,6 +18,7 @@ use super::durations::Work;
 use super::groups::GroupId;
 use super::memory::Unmanaged;
 use super::model::{Kind, Queue, TaskId, TaskStage, Worker, WorkerInfo};
+use super::returns::Returning;
 use super::send::free_keys;
 use super::slices::{Job, LeftWorker};
 use super::submission::{Failure, Resources, worker_name};
@@ -46,8 +47,9 @@ impl State {
             return Err(WorkerRefusal::IdTaken);
         }
         versions::check(&worker.versions, "worker").map_err(WorkerRefusal::Release)?;
+        let (is_returning, former) = self.returning(&worker);
         let address = worker.address;
-        if self.by_address.contains_key(&address) {
+        if self.by_address.contains_key(&address) && former.is_none() {
             return Err(WorkerRefusal::AddressTaken { address });
         }
         let name = match &worker.name {
@@ -57,15 +59,19 @@ impl State {
                 None => return Err(WorkerRefusal::InvalidName { name: worker.name }),
             },
         };
-        if self.worker_names.contains_key(&name) {
+        let namesake = self.worker_names.get(&name).copied();
+        if namesake.is_some() && namesake != former {
             return Err(WorkerRefusal::NameTaken { name });
         }
+        let former = former.and_then(|former| self.replace_worker(former));
+        // The first action is the reply.
+        let replacing = core::mem::take(&mut self.actions);
         self.worker_names.insert(name.clone(), id);
         let packages = Packages::read(&worker.versions);
         let warning = self.packages.warning(&packages, "This Worker");
         self.packages.add(&packages);
         let host = address.parse::<Address>();
-        let is_running = worker.status == WorkerStatus::Running;
+        let is_running = worker.status == WorkerStatus::Running && !is_returning;
         let kind = Kind::read(&worker.extra_information);
         if kind.python && !self.has_seen_python {
             self.has_seen_python = true;
@@ -93,6 +99,8 @@ impl State {
             kind,
             is_running,
             is_leaving: false,
+            returning: is_returning.then(|| Box::new(Returning::new(former))),
+            claims: BTreeSet::new(),
             status_before: None,
             retire_rounds: 0,
             thread_count: u32::try_from(worker.nthreads)
@@ -136,6 +144,7 @@ impl State {
             heartbeat_interval: self.heartbeat_interval(),
             warning,
         });
+        self.actions.extend(replacing);
         self.log(&[&address], "add-worker", []);
         self.log(
             &["all"],
@@ -207,6 +216,7 @@ impl State {
             FromWorker::ReleaseWorkerData(message) => Some(&message.stimulus_id),
             FromWorker::WorkerStatusChange(message) => Some(&message.stimulus_id),
             FromWorker::Reschedule(message) => Some(&message.stimulus_id),
+            FromWorker::Returned(message) => Some(&message.stimulus_id),
             FromWorker::LongRunning(message) => Some(&message.stimulus_id),
             FromWorker::StealResponse(message) => Some(&message.stimulus_id),
             _ => None,
@@ -267,8 +277,10 @@ impl State {
             }
             FromWorker::WorkerStatusChange(message) => self.status_changed(id, message.status),
             FromWorker::Reschedule(message) => self.reschedule(id, &message),
+            FromWorker::Returned(message) => self.returned(id, message),
             FromWorker::LongRunning(message) => {
-                if let Some(task) = self.processed(id, &message.key, message.run_id)
+                if !self.secede_claimed(id, &message.key, message.run_id)
+                    && let Some(task) = self.processed(id, &message.key, message.run_id)
                     && let Some(worker) = self.workers.get_mut(&id)
                     && worker.long_running.insert(task)
                 {
@@ -310,7 +322,7 @@ impl State {
             return;
         };
         let was_running = worker.is_running;
-        worker.is_running = status == WorkerStatus::Running;
+        worker.is_running = status == WorkerStatus::Running && worker.returning.is_none();
         match status {
             WorkerStatus::ClosingGracefully => worker.is_leaving = true,
             WorkerStatus::Running => worker.is_leaving = false,
@@ -364,15 +376,33 @@ impl State {
     }
 
     pub(super) fn drop_worker(&mut self, id: WorkerId, is_expected: bool, reason: LeaveReason) {
+        if let Some(left) = self.take_worker(id, is_expected, reason) {
+            self.start(Job::WorkerLeft(left));
+            self.settle();
+        }
+    }
+
+    /// Removes a worker that registers anew. What it had is not lost yet.
+    fn replace_worker(&mut self, id: WorkerId) -> Option<Box<LeftWorker>> {
+        self.take_worker(id, true, LeaveReason::StreamEnded)
+    }
+
+    fn take_worker(
+        &mut self,
+        id: WorkerId,
+        is_expected: bool,
+        reason: LeaveReason,
+    ) -> Option<Box<LeftWorker>> {
         if !self.workers.contains_key(&id) {
-            return;
+            return None;
         }
         self.stop_running(id);
         let queue = self.take_queue(id);
-        let Some(mut worker) = self.workers.remove(&id) else {
-            return;
-        };
+        let mut worker = self.workers.remove(&id)?;
         worker.queue = queue;
+        if let Some(former) = worker.returning.take().and_then(|it| it.former) {
+            self.start(Job::WorkerLeft(former));
+        }
         self.totals.workers_removed += 1;
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
@@ -407,8 +437,7 @@ impl State {
             tasks: LeftTasks::default(),
         });
         self.restart_shuffles(&mut left);
-        self.start(Job::WorkerLeft(left));
-        self.settle();
+        Some(left)
     }
 
     /// Returns the task of a key, if the worker is processing it in this run.
@@ -425,6 +454,9 @@ impl State {
                 TaskStage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
                 _ => {}
             }
+            if self.has_claimed(id, worker) {
+                self.drop_claim(id, Some(worker));
+            }
         }
         self.send_worker(worker, free_keys(Keys(vec![key.clone()]), "not-processing"));
         None
@@ -433,6 +465,9 @@ impl State {
     /// Like [`processed`](Self::processed), for the report of an end. After the report of an
     /// earlier run, the task runs again.
     fn ended(&mut self, worker: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
+        if let Some(id) = self.claimed(worker, key, run_id) {
+            return Some(id);
+        }
         let processed = self.processed(worker, key, run_id);
         if processed.is_none()
             && let Some(id) = self.by_key.get(key).copied()
@@ -503,6 +538,10 @@ impl State {
     pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: &Arc<Failure>) {
         // The worker keeps the failed task until `free-keys` for it.
         self.delete_later(id, task);
+        if self.has_claimed(task, id) {
+            self.claimed_erred(id, task, failure);
+            return;
+        }
         let state = &mut self.tasks[task];
         if let Some(left) = state.retries.checked_sub(1) {
             state.retries = left;

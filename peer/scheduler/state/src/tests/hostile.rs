@@ -90,7 +90,25 @@ impl Chaos {
     fn worker_message(&mut self) -> FromWorker {
         let (key, keys) = (self.key(), self.keys());
         let run_id = self.number(30) as i64;
-        match self.number(10) {
+        match self.number(12) {
+            10.. => FromWorker::from(Returned {
+                results: (0..self.number(4))
+                    .map(|_| ReturnedResult {
+                        key: self.key(),
+                        nbytes: u64::MAX - self.number(2),
+                        class: None,
+                    })
+                    .collect(),
+                actors: keys,
+                running: (0..self.number(4))
+                    .map(|_| ReturnedRun {
+                        key: self.key(),
+                        run_id: [run_id, -1, i64::MAX][self.number(3) as usize],
+                    })
+                    .collect(),
+                is_last: self.number(3) == 0,
+                ..Returned::default()
+            }),
             0..3 => FromWorker::from(TaskFinished {
                 key,
                 run_id,
@@ -150,7 +168,16 @@ fn random_messages_neither_panic_nor_leak() {
         for _ in 0..150 {
             match chaos.number(12) {
                 0 => {
+                    let kinds: &[&str] = match chaos.number(2) {
+                        0 => &["python"],
+                        _ => &["python", "returning"],
+                    };
                     let worker = RegisterWorker {
+                        extra_information: Value::dict([(
+                            "daskwire",
+                            Value::list(kinds.iter().copied()),
+                        )]),
+                        server_id: Some("one".to_owned()),
                         address: chaos.worker(),
                         status: WorkerStatus::Running,
                         nthreads: [0, 1, u64::MAX][chaos.number(3) as usize],

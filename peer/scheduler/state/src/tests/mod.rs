@@ -23,6 +23,7 @@ mod order;
 mod random;
 mod refusals;
 mod replicas;
+mod returns;
 mod rules;
 mod scaling;
 mod shared;

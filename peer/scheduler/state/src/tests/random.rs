@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::choose::next_random;
 
+mod returns;
 mod shared;
 mod shuffles;
 
@@ -21,6 +22,7 @@ const HOST_COUNT: u64 = 3;
 #[derive(Default)]
 struct Slow {
     address: String,
+    resources: Vec<(String, f64)>,
     inbox: VecDeque<ToWorker>,
     outbox: VecDeque<FromWorker>,
     data: BTreeSet<Key>,
@@ -133,6 +135,8 @@ struct Simulation {
     client_count: u64,
     /// Work of events of clients that is possibly pending.
     work: BTreeMap<ClientId, WorkId>,
+    /// The same for events of workers.
+    worker_work: BTreeMap<WorkerId, WorkId>,
 }
 
 impl Simulation {
@@ -156,6 +160,7 @@ impl Simulation {
             shuffles: shuffles::Shuffles::default(),
             client_count: 0,
             work: BTreeMap::new(),
+            worker_work: BTreeMap::new(),
         };
         // Nearly all events take several slices.
         simulation.state.slice_len = simulation.number(4) + 1;
@@ -196,6 +201,15 @@ impl Simulation {
         if let Some(client) = client {
             self.complete_work_of(client);
         }
+        let worker = match &event {
+            SchedulerInput::FromWorker(worker, _) => Some(*worker),
+            _ => None,
+        };
+        while let Some(work) = worker.and_then(|worker| self.worker_work.get(&worker))
+            && !self.state.is_done(*work)
+        {
+            self.proceed();
+        }
         let before = self.state.latest_work();
         let actions = self.state.handle(self.now, event);
         self.state.check();
@@ -203,6 +217,11 @@ impl Simulation {
             && self.state.latest_work() != before
         {
             self.work.insert(client, self.state.latest_work());
+        }
+        if let Some(worker) = worker
+            && self.state.latest_work() != before
+        {
+            self.worker_work.insert(worker, self.state.latest_work());
         }
         self.act(actions);
     }
@@ -268,6 +287,7 @@ impl Simulation {
         let address = format!("tcp://host-{host}:{}", self.worker_count);
         let worker = RegisterWorker {
             address: address.clone(),
+            server_id: Some(address.clone()),
             status: WorkerStatus::Running,
             nthreads: self.number(3) as u64 + 1,
             resources: match self.number(4) {
@@ -278,6 +298,7 @@ impl Simulation {
         };
         let slow = Slow {
             address,
+            resources: worker.resources.clone(),
             ..Slow::default()
         };
         let id = WorkerId(self.worker_count);
@@ -511,6 +532,7 @@ impl Simulation {
                 self.workers.remove(&worker);
                 self.handle(SchedulerInput::WorkerLeft(worker));
             }
+            (8, Some(worker)) => self.return_worker(worker),
             (9, _) => {
                 self.now += Duration::from_millis(300);
                 self.handle(SchedulerInput::Tick);
