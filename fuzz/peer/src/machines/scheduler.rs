@@ -6,15 +6,15 @@ use std::collections::HashSet;
 use crate::message::Message as _;
 use daskwire_messages::graph::{Argument, Graph, Task};
 use daskwire_messages::protocol::{
-    Actors, AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, EventClear, EventSet,
-    EventWait, FromClient, FromWorker, Keys, LongRunning, MultiLockAcquire, MultiLockRelease,
-    Nullable, PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut,
-    QueueReceived, QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request,
-    RequestRefreshWhoHas, Reschedule, Returned, ReturnedResult, ReturnedRun, SemaphoreAcquire,
-    SemaphoreClose, SemaphoreRefreshLeases, SemaphoreRegister, SemaphoreRelease, ShuffleGet,
-    ShuffleGetOrCreate, ShuffleRestrictTask, StealRequest, StealResponse, TaskErred, TaskFinished,
-    ToWorker, UpdateGraph, VariableDelete, VariableGet, VariableReceived, VariableSet,
-    WorkerStatus, WorkerStatusChange,
+    Actors, AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, CloseStream, EventClear,
+    EventSet, EventWait, FromClient, FromWorker, Keys, KeysConfirmed, LongRunning,
+    MultiLockAcquire, MultiLockRelease, Nullable, PublishDelete, PublishFlush, PublishPut,
+    QueueCreate, QueueGet, QueuePut, QueueReceived, QueueRelease, RegisterWorker,
+    ReleaseWorkerData, ReportKey, Request, RequestRefreshWhoHas, Reschedule, Returned,
+    ReturnedResult, ReturnedRun, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases,
+    SemaphoreRegister, SemaphoreRelease, ShuffleGet, ShuffleGetOrCreate, ShuffleRestrictTask,
+    StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph, VariableDelete,
+    VariableGet, VariableReceived, VariableSet, WorkerStatus, WorkerStatusChange,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
@@ -38,7 +38,9 @@ pub(crate) fn scheduler_machine(input: &[u8]) {
             0 => 8 << 10,
             _ => usize::MAX,
         };
-        let mut cluster = Cluster::new(choices, max_tasks_len);
+        // In half of them, the keys of clients are kept that disconnect.
+        let grace = Duration::from_secs(input.len() as u64 / 4 % 2 * 10);
+        let mut cluster = Cluster::new(choices, max_tasks_len, grace);
         while !cluster.choices.is_empty() {
             cluster.step();
         }
@@ -71,9 +73,10 @@ struct Cluster<'c> {
 const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
 
 impl<'c> Cluster<'c> {
-    fn new(choices: Choices<'c>, max_tasks_len: usize) -> Self {
+    fn new(choices: Choices<'c>, max_tasks_len: usize, client_grace: Duration) -> Self {
         let policy = Policy {
             max_tasks_len,
+            client_grace,
             ..Policy::default()
         };
         let mut cluster = Self {
@@ -180,6 +183,7 @@ impl<'c> Cluster<'c> {
             id,
             name,
             versions: Value::None,
+            returning: [None, Some(false), Some(true), Some(true)][self.last_id as usize % 4],
         });
     }
 
@@ -373,7 +377,11 @@ impl<'c> Cluster<'c> {
     /// The events that are not messages on a stream.
     fn control(&mut self) {
         let choices = &mut self.choices;
-        let event = match choices.below(28) {
+        let event = match choices.below(29) {
+            28 => SchedulerInput::ClientExpected {
+                name: CLIENTS[choices.below(CLIENTS.len())].to_owned(),
+                graph_count: choices.byte().into(),
+            },
             24..=27 => return self.shuffle(),
             0..=3 => match self.draining.pop() {
                 Some(worker) => SchedulerInput::Drained(worker),
@@ -401,6 +409,7 @@ impl<'c> Cluster<'c> {
                     id,
                     name,
                     versions: Value::None,
+                    returning: None,
                 }
             }
             12..=14 => {
@@ -727,7 +736,7 @@ impl<'c> Cluster<'c> {
     }
 
     fn client_message(&mut self) -> Vec<FromClient> {
-        let message = match self.choices.below(11) {
+        let message = match self.choices.below(13) {
             0..=3 => FromClient::from(self.graph()),
             4 => FromClient::from(ClientDesiresKeys {
                 keys: Keys(self.choices.keys()),
@@ -747,6 +756,8 @@ impl<'c> Cluster<'c> {
                 ..CancelKeys::default()
             }),
             9 => self.shared_message(),
+            10 => FromClient::from(KeysConfirmed::default()),
+            11 => FromClient::from(CloseStream::default()),
             _ => return FromClient::decode_batch(&self.choices.raw()).unwrap_or_default(),
         };
         sent(&vec![message])
@@ -860,6 +871,10 @@ impl<'c> Cluster<'c> {
             self.handle(SchedulerInput::WorkerLeft(WorkerId(id)));
         }
         assert_eq!(self.state.client_count(), 0);
+        // Those that were expected have the longest grace.
+        self.now += Duration::from_secs(60);
+        self.handle(SchedulerInput::Tick);
+        assert_eq!(self.state.grace_count(), 0);
         assert_eq!(self.state.worker_count(), 0);
         assert_eq!(self.state.task_count(), 0);
     }

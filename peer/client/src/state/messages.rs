@@ -83,7 +83,10 @@ impl State {
             ToClient::StreamClosed(_) | ToClient::CloseStream(_) => {
                 self.disconnect(now, "the scheduler closed the stream".to_owned());
             }
-            ToClient::StreamStart(_) | ToClient::Event(_) | ToClient::Unknown(_) => {}
+            ToClient::StreamStart(_)
+            | ToClient::GraphsAccepted(_)
+            | ToClient::Event(_)
+            | ToClient::Unknown(_) => {}
         }
     }
 

@@ -202,6 +202,10 @@ requests! {
         client: String = "client",
         /// The client's versions, which the scheduler compares with its own.
         versions: Value = "versions",
+        /// Whether the client has registered under this id before, and wants to find its keys
+        /// again. Schedulers of Dask refuse the field; only those that have
+        /// [`KEEPS_CLIENTS`](crate::release::KEEPS_CLIENTS) in their versions know it.
+        returning: Option<bool> = "returning",
     }
 
     /// Registers a worker; the comm becomes its stream. All fields are mandatory: a

@@ -31,6 +31,7 @@ ops! {
         QueueReceived = "queue-future-release",
         QueueRelease = "queue_release",
         PublishFlush = "publish_flush_batched_send",
+        KeysConfirmed = "client-keys-confirmed",
         CloseClient = "close-client",
         CloseStream = "close-stream",
     }
@@ -48,6 +49,7 @@ ops! {
         TaskRetried = "task-retried",
         Restart = "restart",
         AdjustHeartbeatInterval = "adjust-heartbeat-interval",
+        GraphsAccepted = "graphs-accepted",
         Event = "event",
         StreamClosed = "stream-closed",
         Close = "close",
@@ -236,6 +238,10 @@ maps! {
     /// Heartbeat of a client.
     HeartbeatClient = "heartbeat-client" {}
 
+    /// Announces that a client which has returned has desired all keys that it wants. The
+    /// scheduler releases the others that it had before. Not a message of Dask.
+    KeysConfirmed = "client-keys-confirmed" {}
+
     /// Announces that a client leaves.
     CloseClient = "close-client" {}
 
@@ -248,6 +254,18 @@ maps! {
         warning: Option<String> = "warning",
         /// The reason for refusing the client; empty if it is accepted.
         error: Option<String> = "error",
+        /// The number of graphs that the scheduler has accepted of a client that returns, whose keys
+        /// it has; not in releases of Dask.
+        graphs_accepted: Option<u64> = "graphs-accepted",
+        /// The reason why a client that returns has lost its keys; not in releases of Dask.
+        lost: Option<String> = "lost",
+    }
+
+    /// Reports how many graphs of the client were inserted or refused. Not a message of Dask;
+    /// sent to clients that register with `returning`.
+    GraphsAccepted = "graphs-accepted" {
+        /// The number since the client has registered first.
+        count: u64 = "count",
     }
 
     /// Reports that a result is in memory.

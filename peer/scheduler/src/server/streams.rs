@@ -30,7 +30,10 @@ const MAX_AT_ONCE: usize = 64;
 impl Shared {
     pub(super) async fn client_stream(&self, mut channel: Channel, register: RegisterClient) {
         let RegisterClient {
-            client, versions, ..
+            client,
+            versions,
+            returning,
+            ..
         } = register;
         let name = client.as_str();
         channel.rename_peer(name);
@@ -50,7 +53,12 @@ impl Shared {
             let id = ClientId(machine.next_id());
             machine.outbox.clients.insert(id, stream);
             let name = name.to_owned();
-            machine.handle(SchedulerInput::ClientJoined { id, name, versions });
+            machine.handle(SchedulerInput::ClientJoined {
+                id,
+                name,
+                versions,
+                returning,
+            });
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));

@@ -72,6 +72,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
             id: client,
             name: "me".to_owned(),
             versions: Value::None,
+            returning: None,
         },
     ];
     for event in joined {

@@ -43,7 +43,7 @@ impl<'s> Left<'s> {
                 Job::Unwant(wants) => {
                     for (client, tasks) in wants {
                         left.unwanted
-                            .extend(tasks.iter().map(|task| (*client, *task)));
+                            .extend(tasks.keys().map(|task| (*client, *task)));
                     }
                 }
                 Job::Unqueue(on, queue) => {
@@ -119,6 +119,7 @@ impl State {
         self.check_pool();
         self.check_topics();
         self.check_samplers();
+        self.check_graces();
         self.extensions.check();
         self.check_shuffles();
         let replicated = all
@@ -165,7 +166,7 @@ impl State {
         assert_eq!(self.by_name.len(), self.clients.len());
         for (id, client) in self.clients.iter() {
             assert_eq!(self.by_name.get(&client.name), Some(id));
-            for task in &client.wants {
+            for task in client.wants.keys() {
                 assert!(self.tasks[*task].wanted_by.contains(id));
             }
             assert!(!client.is_behind || client.unreported.is_some());
@@ -384,7 +385,7 @@ impl State {
         assert!(task.wanted_by.is_sorted() && task.who_has.is_sorted());
         for client in &task.wanted_by {
             let known = self.clients.get(client);
-            let is_wanted = known.is_some_and(|client| client.wants.contains(&id));
+            let is_wanted = known.is_some_and(|client| client.wants.contains_key(&id));
             assert!(is_wanted || left.unwanted.contains(&(*client, id)));
         }
         assert_eq!(

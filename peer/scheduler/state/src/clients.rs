@@ -9,6 +9,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 
+use super::grace::{Graphs, Lost};
 use super::model::{Client, TaskId, TaskStage};
 use super::send::{erred, in_memory};
 use super::slices::Job;
@@ -20,9 +21,16 @@ use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 
 impl State {
     /// Registers a client and sends it `stream-start`, or refuses it. An earlier client
-    /// of the same name is removed.
-    pub(super) fn add_client(&mut self, id: ClientId, name: &str, versions: &Value) {
-        if !id.has_stream() || self.clients.contains_key(&id) {
+    /// of the same name is removed, unless its keys are kept.
+    pub(super) fn add_client(
+        &mut self,
+        id: ClientId,
+        name: &str,
+        versions: &Value,
+        returning: Option<bool>,
+    ) {
+        let is_taken = self.clients.contains_key(&id) || self.returned_streams.contains_key(&id);
+        if !id.is_of_stream() || is_taken {
             return;
         }
         if let Err(unsupported) = versions::check(versions, "client") {
@@ -31,45 +39,82 @@ impl State {
                 error: Some(unsupported.to_string()),
                 ..StreamStart::default()
             };
-            self.send_client(id, start);
+            self.actions.push(Action::ToClient(id, start.into()));
             self.actions.push(Action::EndClient(id));
             return;
         }
-        if let Some(old) = self.by_name.get(name).copied() {
-            self.remove_client(old);
-        }
         let packages = Packages::read(versions);
         let warning = self.packages.warning(&packages, "Client");
-        self.insert_client(id, name, packages);
-        self.totals.clients_added += 1;
-        self.log(
-            &["all", name],
-            "add-client",
-            [("client", Value::from(name))],
-        );
-        let start = StreamStart {
+        let mut start = StreamStart {
             warning: Some(warning),
             error: Some(String::new()),
             ..StreamStart::default()
         };
-        self.send_client(id, start);
+        let old = self.by_name.get(name).copied();
+        let client = match old {
+            Some(old) if self.is_kept(old) => {
+                let graph_count = self.continue_client(old, id, returning, packages);
+                if returning == Some(true) {
+                    start.graphs_accepted = Some(graph_count);
+                    start.lost = self.clients[&old].lost.map(|lost| lost.to_string());
+                }
+                old
+            }
+            _ => {
+                if let Some(old) = old {
+                    self.remove_client(old);
+                }
+                let lost = self.lost_of(name, returning);
+                self.insert_client(id, name, packages, Some(id));
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.acknowledges = returning.is_some();
+                    client.lost = lost;
+                }
+                if returning.is_some() {
+                    start.lost = lost.map(|lost| lost.to_string());
+                }
+                self.totals.clients_added += 1;
+                self.log(
+                    &["all", name],
+                    "add-client",
+                    [("client", Value::from(name))],
+                );
+                id
+            }
+        };
+        self.send_client(client, start);
     }
 
-    pub(super) fn insert_client(&mut self, id: ClientId, name: &str, packages: Packages) {
+    fn insert_client(
+        &mut self,
+        id: ClientId,
+        name: &str,
+        packages: Packages,
+        stream: Option<ClientId>,
+    ) {
         self.client_packages.add(&packages);
         let name: Arc<str> = name.into();
         self.by_name.insert(Arc::clone(&name), id);
         self.topics.client_joined(&name);
         let client = Client {
             name,
-            wants: BTreeSet::new(),
+            stream,
+            until: None,
+            wants: BTreeMap::new(),
+            confirmation: 0,
+            lost: None,
+            is_leaving: false,
+            acknowledges: false,
+            is_unacknowledged: false,
+            graphs: Graphs::default(),
+            done_count: 0,
             is_behind: false,
             unreported: None,
             unknown_ops: UnknownOps::default(),
             packages,
         };
         self.clients.insert(id, client);
-        if !id.has_stream() {
+        if stream.is_none() {
             self.idle_holders.insert(id);
         }
     }
@@ -79,7 +124,8 @@ impl State {
         if let Some(client) = self.clients.get_mut(&id) {
             client.is_behind = true;
             client.unreported = Some(0);
-            self.actions.push(Action::NotifyClientDrained(id));
+            let stream = client.stream;
+            self.actions.extend(stream.map(Action::NotifyClientDrained));
         }
     }
 
@@ -95,7 +141,8 @@ impl State {
         let Some(first) = client.unreported.take() else {
             return;
         };
-        let mut left = client.wants.range(first..).copied();
+        let stream = client.stream;
+        let mut left = client.wants.range(first..).map(|(task, _)| *task);
         let part: Vec<TaskId> = left.by_ref().take(PART).collect();
         client.unreported = left.next();
         let has_more = client.unreported.is_some();
@@ -104,7 +151,7 @@ impl State {
             self.report(id, &key);
         }
         if has_more {
-            self.actions.push(Action::NotifyClientDrained(id));
+            self.actions.extend(stream.map(Action::NotifyClientDrained));
         }
     }
 
@@ -124,9 +171,13 @@ impl State {
             [("client", Value::from(name))],
         );
         self.start(Job::Unwant(vec![(id, client.wants)]));
-        if id.has_stream() {
+        if let Some(until) = client.until {
+            self.by_until.remove(&(until, id));
+        }
+        if let Some(stream) = client.stream {
+            self.returned_streams.remove(&stream);
             self.totals.clients_removed += 1;
-            self.actions.push(Action::EndClient(id));
+            self.actions.push(Action::EndClient(stream));
         }
         self.settle();
     }
@@ -135,15 +186,19 @@ impl State {
     pub(super) fn restart(&mut self) {
         self.set_stimulus("restart");
         let clients = self.clients.iter_mut();
-        let wants = clients.map(|(id, client)| (*id, core::mem::take(&mut client.wants)));
-        let wants = wants.collect();
-        let holders = self.clients.range_from(ClientId::FIRST_NAMED);
-        self.idle_holders.extend(holders.map(|(id, _)| *id));
-        for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            if id.has_stream() {
-                self.send_client(id, Restart::default());
+        let wants = clients.map(|(id, client)| {
+            if client.is_in_grace() {
+                client.lost = Some(Lost::Restarted);
             }
-        }
+            (*id, core::mem::take(&mut client.wants))
+        });
+        let wants = wants.collect();
+        let holders = self.clients.iter();
+        let holders = holders.filter(|(_, client)| client.is_holder());
+        self.idle_holders.extend(holders.map(|(id, _)| *id));
+        let streams = self.clients.values().filter_map(|client| client.stream);
+        let restart = |stream| Action::ToClient(stream, Restart::default().into());
+        self.actions.extend(streams.map(restart));
         self.start(Job::Unwant(wants));
         self.settle();
     }
@@ -190,7 +245,17 @@ impl State {
             | FromClient::PublishFlush(_) => self.shared_message(id, message),
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
-            FromClient::CloseStream(_) => {}
+            FromClient::CloseStream(_) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.is_leaving = true;
+                }
+            }
+            FromClient::KeysConfirmed(_) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.lost = None;
+                }
+                self.keys_confirmed(id);
+            }
             FromClient::DataAnnounced(message) => {
                 let name = message.client.unwrap_or_else(|| self.client_name(id));
                 self.update_data(Some(&name), message.who_has, message.nbytes.0);
@@ -234,7 +299,7 @@ impl State {
             self.named_count += 1;
             ClientId(ClientId::FIRST_NAMED.0 + self.named_count)
         };
-        self.insert_client(id, name, Packages::default());
+        self.insert_client(id, name, Packages::default(), None);
         id
     }
 
@@ -242,7 +307,7 @@ impl State {
     pub(super) fn drop_idle_holders(&mut self) {
         for id in core::mem::take(&mut self.idle_holders) {
             let client = self.clients.get(&id);
-            if client.is_some_and(|client| client.wants.is_empty())
+            if client.is_some_and(|client| client.is_holder() && client.wants.is_empty())
                 && let Some(client) = self.clients.remove(&id)
             {
                 self.by_name.remove(&client.name);
@@ -251,16 +316,28 @@ impl State {
         }
     }
 
-    pub(super) fn want(&mut self, client: ClientId, task: TaskId) {
+    /// Has a client want a task, which it says after it has returned so often.
+    pub(super) fn want(&mut self, client: ClientId, confirmation: u32, task: TaskId) {
+        let Some(known) = self.clients.get_mut(&client) else {
+            return;
+        };
+        let before = known.wants.get(&task).copied();
+        if before.is_none_or(|before| before < confirmation) {
+            known.wants.insert(task, confirmation);
+        }
         // The client may still be among those that want the task, after a restart.
-        if let Some(known) = self.clients.get_mut(&client)
-            && known.wants.insert(task)
-        {
+        if before.is_none() {
             let wanted_by = &mut self.tasks[task].wanted_by;
             if let Err(place) = wanted_by.binary_search(&client) {
                 wanted_by.insert(place, client);
             }
         }
+    }
+
+    /// Whether a client has wanted a task since it was last connected.
+    pub(super) fn is_confirmed(&self, client: ClientId, task: TaskId) -> bool {
+        let client = self.clients.get(&client);
+        client.is_some_and(|client| client.wants.get(&task) == Some(&client.confirmation))
     }
 
     pub(super) fn release(&mut self, client: ClientId, task: TaskId) {
@@ -270,7 +347,7 @@ impl State {
             self.todo.unneeded.push(task);
             if let Some(holder) = self.clients.get_mut(&client) {
                 holder.wants.remove(&task);
-                if holder.wants.is_empty() && !client.has_stream() {
+                if holder.wants.is_empty() && holder.is_holder() {
                     self.idle_holders.insert(client);
                 }
             }
@@ -278,17 +355,19 @@ impl State {
     }
 
     pub(super) fn desire(&mut self, client: ClientId, keys: Keys) {
-        self.start(Job::Desire(client, keys.0.into_iter()));
+        let confirmation = self.confirmation_of(client);
+        self.start(Job::Desire(client, confirmation, keys.0.into_iter()));
     }
 
-    pub(super) fn desire_part(&mut self, client: ClientId, keys: Vec<Key>) {
+    /// Has a client want some keys, which it says after it has returned so often.
+    pub(super) fn desire_part(&mut self, client: ClientId, confirmation: u32, keys: Vec<Key>) {
         let mut unknown = Vec::new();
         for key in keys {
             let Some(id) = self.by_key.get(&key).copied() else {
                 unknown.push(key);
                 continue;
             };
-            self.want(client, id);
+            self.want(client, confirmation, id);
             if matches!(self.tasks[id].stage, TaskStage::Released) {
                 self.activate(id);
             }
@@ -297,7 +376,9 @@ impl State {
             self.report(client, &key);
         }
         if !unknown.is_empty() {
-            self.cancelled(client, unknown, "unknown key", None);
+            let lost = self.clients.get(&client).and_then(|client| client.lost);
+            let lost = lost.map(|lost| lost.to_string());
+            self.cancelled(client, unknown, "unknown key", lost);
         }
     }
 

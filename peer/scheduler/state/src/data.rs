@@ -50,7 +50,7 @@ impl State {
             None => self.insert_task(key.clone(), None, Priority::default()),
         };
         if let Some(client) = client {
-            self.want(client, id);
+            self.want(client, self.confirmation_of(client), id);
             if matches!(self.tasks[id].stage, TaskStage::Memory) {
                 self.report(client, &key);
             }

@@ -180,10 +180,7 @@ impl State {
             }
             Source::Data(id) => ("has_what", worker(id).map(|worker| &worker.has)),
             Source::Processing(id) => ("processing", worker(id).map(|worker| &worker.processing)),
-            Source::Wants(id) => {
-                let client = self.clients.get(id);
-                ("wants_what", client.map(|client| &client.wants))
-            }
+            Source::Wants(_) => ("wants_what", None),
         };
         let entries = match source {
             Source::Dependents(..) => &mut dump.tasks,
@@ -196,8 +193,14 @@ impl State {
         }
         let (_, keys) = entry.lists.last_mut()?;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let rest = tasks?.range((from, Bound::Unbounded)).copied();
-        let part: Vec<TaskId> = rest.take(*left).collect();
+        let range = (from, Bound::Unbounded);
+        let part: Vec<TaskId> = match &source {
+            Source::Wants(id) => {
+                let wants = self.clients.get(id)?.wants.range(range);
+                wants.map(|(task, _)| *task).take(*left).collect()
+            }
+            _ => tasks?.range(range).copied().take(*left).collect(),
+        };
         keys.extend(part.iter().map(|id| self.tasks[*id].key.clone()));
         *left -= part.len();
         match (source, *left) {
@@ -311,12 +314,20 @@ impl State {
         };
         dump.place = Place::Clients(Bound::Excluded(*id));
         dump.list = Some((Source::Wants(*id), None));
+        let mut fields = vec![
+            ("client_key".into(), Value::from(&*client.name)),
+            ("connected".into(), Value::from(client.stream.is_some())),
+        ];
+        if client.is_in_grace() {
+            let until = client.until.unwrap_or_default().as_secs_f64();
+            fields.push(("grace_until".into(), Value::from(until)));
+        }
         dump.clients.push(Entry {
             name: client.name.to_string(),
-            fields: vec![("client_key".into(), Value::from(&*client.name))],
+            fields,
             lists: Vec::new(),
         });
-        2
+        4
     }
 }
 

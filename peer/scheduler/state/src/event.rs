@@ -29,8 +29,9 @@ pub enum SchedulerInput {
     /// [`Policy::deletion_interval`]: super::Policy::deletion_interval
     Tick,
     /// A client has registered. It is sent `stream-start`, and its stream is closed if this
-    /// message contains an error. An earlier client of the same name is removed. Ignored if
-    /// the id is taken.
+    /// message contains an error. An earlier client of the same name is removed, or continues as
+    /// this one, see [`Policy::client_grace`](super::Policy::client_grace). Ignored if the id is
+    /// taken.
     ClientJoined {
         /// A new id.
         id: ClientId,
@@ -39,9 +40,22 @@ pub enum SchedulerInput {
         /// The client's versions, from its registration. They are compared with those
         /// of workers; a client of an unsupported release is refused.
         versions: Value,
+        /// The field of its registration, see
+        /// [`RegisterClient`](daskwire_messages::protocol::RegisterClient).
+        returning: Option<bool>,
     },
-    /// A client's stream has ended. Tasks that only this client wanted are released.
+    /// A client's stream has ended. Tasks that only this client wanted are released, at once or when
+    /// its grace is over, see [`Policy::client_grace`](super::Policy::client_grace).
     ClientLeft(ClientId),
+    /// A client was connected to an earlier scheduler of which this one continues the work, and may
+    /// return. Its keys are kept for [`Policy::client_grace`](super::Policy::client_grace), or for 60
+    /// seconds if that is zero. A client of this name that has a stream loses it.
+    ClientExpected {
+        /// The name in the client's messages.
+        name: String,
+        /// The number of its graphs that were accepted.
+        graph_count: u64,
+    },
     /// A client does not read its messages, of which many are queued. It is sent no results until
     /// [`ClientDrained`](Self::ClientDrained), which is requested with
     /// [`Action::NotifyClientDrained`].

@@ -29,7 +29,12 @@
 //! let actions = state.handle(now, SchedulerInput::WorkerJoined { id: worker, registration });
 //! assert!(matches!(actions[0], Action::AcceptWorker { .. }));
 //!
-//! let joined = SchedulerInput::ClientJoined { id: client, name: "me".to_owned(), versions: Value::None };
+//! let joined = SchedulerInput::ClientJoined {
+//!     id: client,
+//!     name: "me".to_owned(),
+//!     versions: Value::None,
+//!     returning: None,
+//! };
 //! let actions = state.handle(now, joined);
 //! assert!(matches!(actions[0], Action::ToClient(_, ToClient::StreamStart(_))));
 //!
@@ -161,6 +166,7 @@ pub use conversion::Conversion;
 pub use diagnostics::PrefixCounts;
 pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
+pub use grace::MAX_IN_GRACE;
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
@@ -189,6 +195,7 @@ mod diagnostics;
 mod dump;
 mod durations;
 mod event;
+mod grace;
 mod groups;
 mod members;
 mod memory;
@@ -243,7 +250,7 @@ impl ClientId {
     /// The first id of clients without a stream. Other clients hold results in their names.
     const FIRST_NAMED: Self = Self(1 << 63);
 
-    fn has_stream(self) -> bool {
+    fn is_of_stream(self) -> bool {
         self < Self::FIRST_NAMED
     }
 }
@@ -306,6 +313,15 @@ pub struct Policy {
     pub task_stream_length: usize,
     /// The rules of moves of data between workers on request.
     pub rebalancing: Rebalancing,
+    /// Time for which the keys of a client are kept whose connection breaks. It finds them if it
+    /// registers again under its id by then; zero for not at all. A client that announces that it
+    /// leaves has none. Clients of Python cancel their own futures when their connection breaks, but
+    /// find the results if they submit the same tasks again within that time after their return.
+    ///
+    /// The tasks of such clients count for [`max_tasks_len`](Self::max_tasks_len), and their results
+    /// take as much memory of workers as before; beside them, at most [`MAX_IN_GRACE`] clients with
+    /// about a KiB each are kept. Default: zero.
+    pub client_grace: Duration,
 }
 
 impl Default for Policy {
@@ -329,6 +345,7 @@ impl Default for Policy {
             no_worker_timeout: None,
             task_stream_length: 100_000,
             rebalancing: Rebalancing::default(),
+            client_grace: Duration::ZERO,
         }
     }
 }
@@ -362,6 +379,14 @@ pub struct State {
     by_key: KeyIndex,
     clients: Members<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
+    /// The clients that have returned, by their streams, which have other ids.
+    returned_streams: BTreeMap<ClientId, ClientId>,
+    /// The clients of which something is kept until a time.
+    by_until: BTreeSet<(Duration, ClientId)>,
+    /// The last clients whose grace was over, oldest first.
+    gone: VecDeque<Arc<str>>,
+    /// The clients that are to be told how many of their graphs were accepted.
+    unacknowledged: Vec<ClientId>,
     /// The number of clients without a stream so far.
     named_count: u64,
     topics: Topics,
@@ -534,6 +559,10 @@ impl State {
             by_key: KeyIndex::default(),
             clients: Members::default(),
             by_name: HashMap::new(),
+            returned_streams: BTreeMap::new(),
+            by_until: BTreeSet::new(),
+            gone: VecDeque::new(),
+            unacknowledged: Vec::new(),
             named_count: 0,
             topics: Topics::new(),
             metadata: Metadata::default(),
@@ -628,15 +657,41 @@ impl State {
     fn apply(&mut self, event: SchedulerInput) {
         match event {
             SchedulerInput::Tick => self.tick(),
-            SchedulerInput::ClientJoined { id, name, versions } => {
-                self.add_client(id, &name, &versions)
+            SchedulerInput::ClientJoined {
+                id,
+                name,
+                versions,
+                returning,
+            } => self.add_client(id, &name, &versions, returning),
+            SchedulerInput::ClientLeft(id) => self.client_left(id),
+            SchedulerInput::ClientExpected { name, graph_count } => {
+                self.expect_client(&name, graph_count);
             }
-            SchedulerInput::ClientLeft(id) => self.remove_client(id),
-            SchedulerInput::ClientBehind(id) => self.client_behind(id),
-            SchedulerInput::ClientDrained(id) => self.client_drained(id),
-            SchedulerInput::FromClient(id, message) => self.client_message(id, message),
-            SchedulerInput::Submitted(id, submission) => self.submit(id, submission),
-            SchedulerInput::SubmissionRefused(id, refusal) => self.refuse(id, &refusal),
+            SchedulerInput::ClientBehind(id) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.client_behind(id);
+                }
+            }
+            SchedulerInput::ClientDrained(id) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.client_drained(id);
+                }
+            }
+            SchedulerInput::FromClient(id, message) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.client_message(id, message);
+                }
+            }
+            SchedulerInput::Submitted(id, submission) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.submit(id, submission);
+                }
+            }
+            SchedulerInput::SubmissionRefused(id, refusal) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.refuse(id, &refusal);
+                }
+            }
             SchedulerInput::WorkerJoined { id, registration } => {
                 if let Err(refusal) = self.add_worker(id, *registration) {
                     self.actions.push(Action::RefuseWorker(id, refusal));
@@ -712,6 +767,8 @@ impl State {
     fn tick(&mut self) {
         self.set_stimulus("time");
         self.extensions.advance(self.now);
+        self.acknowledge();
+        self.end_graces();
         if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
             for id in core::mem::take(&mut self.with_deletions) {
@@ -796,9 +853,8 @@ impl State {
             self.send_close(id, "scheduler-close");
             self.actions.push(Action::EndWorker(id));
         }
-        for id in self.clients.keys().filter(|id| id.has_stream()) {
-            self.actions.push(Action::EndClient(*id));
-        }
+        let streams = self.clients.values().filter_map(|client| client.stream);
+        self.actions.extend(streams.map(Action::EndClient));
     }
 }
 

@@ -66,11 +66,6 @@ impl<K: Ord, V> Members<K, V> {
         let range = self.0.range((after, Bound::Unbounded));
         range.inspect(|_| step())
     }
-
-    /// Those with this id and higher ones.
-    pub(super) fn range_from(&self, id: K) -> impl Iterator<Item = (&K, &V)> {
-        self.0.range(id..).inspect(|_| step())
-    }
 }
 
 /// Ids are only kept while their members exist.

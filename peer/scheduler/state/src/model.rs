@@ -11,6 +11,7 @@ use daskwire_messages::{Key, Serialized, Value};
 
 use super::classes::{ClassId, Places};
 use super::durations::Work;
+use super::grace::{Graphs, Lost};
 use super::groups::GroupId;
 use super::memory::Unmanaged;
 use super::returns::Returning;
@@ -193,13 +194,44 @@ pub(super) struct RunSpec {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) name: Arc<str>,
-    pub(super) wants: BTreeSet<TaskId>,
+    /// Its stream; `None` if it is in grace, or has never had one.
+    pub(super) stream: Option<ClientId>,
+    /// In grace, the time at which its grace is over; after its return, that until which keys are kept
+    /// that it has not confirmed.
+    pub(super) until: Option<Duration>,
+    /// The tasks that it wants, each with the value of `confirmation` when it was last wanted.
+    pub(super) wants: BTreeMap<TaskId, u32>,
+    /// How often the client has returned.
+    pub(super) confirmation: u32,
+    /// Why it does not find keys that it had before.
+    pub(super) lost: Option<Lost>,
+    /// Whether it has announced that it leaves.
+    pub(super) is_leaving: bool,
+    /// Whether it is told how many of its graphs were accepted.
+    pub(super) acknowledges: bool,
+    /// Whether it is to be told so with the next tick.
+    pub(super) is_unacknowledged: bool,
+    pub(super) graphs: Graphs,
+    /// The number of graphs that were inserted or refused.
+    pub(super) done_count: u64,
     /// Whether the client does not read, and is therefore sent no results.
     pub(super) is_behind: bool,
     /// The first task whose result is to be sent again; `None` if there are none.
     pub(super) unreported: Option<TaskId>,
     pub(super) unknown_ops: UnknownOps,
     pub(super) packages: Packages,
+}
+
+impl Client {
+    /// Whether it is disconnected, and may return.
+    pub(super) const fn is_in_grace(&self) -> bool {
+        self.stream.is_none() && self.until.is_some()
+    }
+
+    /// Whether it is only a name under which others hold results.
+    pub(super) const fn is_holder(&self) -> bool {
+        self.stream.is_none() && self.until.is_none()
+    }
 }
 
 #[derive(Debug)]

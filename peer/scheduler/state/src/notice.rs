@@ -101,6 +101,31 @@ pub enum Notice {
         /// The reason.
         cause: String,
     },
+    /// The connection of a client broke. Its keys are kept until its grace is over.
+    ClientDisconnected {
+        /// The client.
+        client: String,
+        /// The number of its keys.
+        key_count: usize,
+        /// The time for which they are kept.
+        grace: Duration,
+    },
+    /// A client has returned within its grace.
+    ClientReturned {
+        /// The client.
+        client: String,
+        /// The number of its keys.
+        key_count: usize,
+    },
+    /// A client has not returned within its grace, and its keys are released.
+    ClientGraceOver {
+        /// The client.
+        client: String,
+        /// The number of its keys.
+        key_count: usize,
+        /// The time for which they were kept, unless the scheduler has too many such clients.
+        grace: Duration,
+    },
     /// A worker has joined.
     WorkerJoined {
         /// The worker's address.
@@ -156,6 +181,9 @@ impl Notice {
         match self {
             Self::Event { .. }
             | Self::Idle { .. }
+            | Self::ClientDisconnected { .. }
+            | Self::ClientReturned { .. }
+            | Self::ClientGraceOver { .. }
             | Self::WorkerJoined { .. }
             | Self::WorkerLeft { .. } => Level::Info,
             _ => Level::Warn,
@@ -206,6 +234,31 @@ impl fmt::Display for Notice {
             Self::ShuffleRestarted { shuffle, cause } => {
                 write!(f, "the shuffle {shuffle} starts again: {cause}")
             }
+            Self::ClientDisconnected {
+                client,
+                key_count,
+                grace,
+            } => write!(
+                f,
+                "the client {client} is disconnected; its {key_count} keys are kept for {} s",
+                grace.as_secs_f64()
+            ),
+            Self::ClientReturned { client, key_count } => {
+                write!(
+                    f,
+                    "the client {client} has returned to its {key_count} keys"
+                )
+            }
+            Self::ClientGraceOver {
+                client,
+                key_count,
+                grace,
+            } => write!(
+                f,
+                "the client {client} has not returned within its grace of {} s; its {key_count} keys \
+                 are released",
+                grace.as_secs_f64()
+            ),
             Self::WorkerJoined { worker, name } => {
                 write!(f, "the worker {worker}{} joined", Named(worker, name))
             }

@@ -303,7 +303,8 @@ impl State {
 
     /// The number of clients that are connected.
     pub fn client_count(&self) -> usize {
-        self.clients.keys().filter(|id| id.has_stream()).count()
+        let clients = self.clients.values();
+        clients.filter(|client| client.stream.is_some()).count()
     }
 
     /// The total number of threads.

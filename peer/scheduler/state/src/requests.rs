@@ -43,7 +43,7 @@ impl State {
             _ => None,
         };
         if let Some(key) = received {
-            self.desire_part(id, vec![key]);
+            self.desire_part(id, self.confirmation_of(id), vec![key]);
         }
         self.extensions.advance(self.now);
         self.extensions.message(message);
@@ -65,7 +65,7 @@ impl State {
                 }
                 Effect::Hold { holder, key } => {
                     let holder = self.holder(&holder);
-                    self.desire_part(holder, vec![key]);
+                    self.desire_part(holder, self.confirmation_of(holder), vec![key]);
                     has_changed = true;
                 }
                 Effect::Release { holder, key } => {

@@ -14,20 +14,19 @@ use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 
 impl State {
     pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
-        if client.has_stream() {
-            self.actions.push(Action::ToClient(client, message.into()));
+        let stream = self.clients.get(&client).and_then(|client| client.stream);
+        if let Some(stream) = stream {
+            self.actions.push(Action::ToClient(stream, message.into()));
         }
     }
 
     /// Sends a client the result or the failure of a task that it wants. A client that does not
     /// read gets it later.
     pub(super) fn send_result(&mut self, client: ClientId, message: impl Into<ToClient>) {
-        if self
-            .clients
-            .get(&client)
-            .is_some_and(|client| !client.is_behind)
-        {
-            self.send_client(client, message);
+        let client = self.clients.get(&client);
+        let client = client.filter(|client| !client.is_behind);
+        if let Some(stream) = client.and_then(|client| client.stream) {
+            self.actions.push(Action::ToClient(stream, message.into()));
         }
     }
 

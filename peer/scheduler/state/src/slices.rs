@@ -7,7 +7,7 @@
 //! The documentation of [the module above](super) says what may interleave.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::vec;
 
@@ -44,8 +44,8 @@ pub(super) struct Work {
 #[derive(Debug)]
 pub(super) enum Job {
     Submit(Box<Submitting>),
-    /// A client desires keys.
-    Desire(ClientId, vec::IntoIter<Key>),
+    /// A client that has returned so often desires keys.
+    Desire(ClientId, u32, vec::IntoIter<Key>),
     /// A client releases keys.
     Release(ClientId, vec::IntoIter<Key>),
     /// A client cancels keys; the message has none.
@@ -58,7 +58,10 @@ pub(super) enum Job {
         nbytes: HashMap<Key, u64>,
     },
     /// Clients no longer want tasks: they have left, or all tasks are forgotten.
-    Unwant(Vec<(ClientId, BTreeSet<TaskId>)>),
+    Unwant(Vec<(ClientId, BTreeMap<TaskId, u32>)>),
+    /// A client that has returned so often no longer wants the tasks, from the given one on, that it
+    /// has not confirmed.
+    Confirm(ClientId, u32, TaskId),
     /// Tasks in the queue of a worker that accepts none any more.
     Unqueue(WorkerId, BTreeMap<GroupId, Queue>),
     WorkerLeft(Box<LeftWorker>),
@@ -129,7 +132,6 @@ impl State {
         self.work.iter().all(|work| work.id != id)
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.work.iter().map(|work| &work.job)
     }
@@ -150,9 +152,12 @@ impl State {
     fn do_slice(&mut self, job: &mut Job) -> bool {
         match job {
             Job::Submit(submitting) => self.submit_slice(submitting),
-            Job::Desire(client, keys) => {
+            Job::Desire(client, confirmation, _) if self.is_submitting(*client, *confirmation) => {
+                false
+            }
+            Job::Desire(client, confirmation, keys) => {
                 let part: Vec<Key> = keys.by_ref().take(self.slice_len).collect();
-                self.desire_part(*client, part);
+                self.desire_part(*client, *confirmation, part);
                 keys.len() == 0
             }
             Job::Release(client, keys) => {
@@ -185,6 +190,9 @@ impl State {
                 who_has.len() == 0
             }
             Job::Unwant(wants) => self.unwant_slice(wants),
+            Job::Confirm(client, confirmation, first) => {
+                self.confirm_part(*client, *confirmation, first)
+            }
             Job::Unqueue(on, queue) => {
                 for _ in 0..self.slice_len {
                     let Some(task) = pop_queued(queue) else {
@@ -203,20 +211,20 @@ impl State {
         }
     }
 
-    fn unwant_slice(&mut self, wants: &mut Vec<(ClientId, BTreeSet<TaskId>)>) -> bool {
+    fn unwant_slice(&mut self, wants: &mut Vec<(ClientId, BTreeMap<TaskId, u32>)>) -> bool {
         let mut left = self.slice_len;
         while left > 0
             && let Some((client, tasks)) = wants.last_mut()
         {
             left -= 1;
             let client = *client;
-            let Some(id) = tasks.pop_first() else {
+            let Some((id, _)) = tasks.pop_first() else {
                 wants.pop();
                 continue;
             };
             // The client may want the task again.
             let known = self.clients.get(&client);
-            if known.is_some_and(|client| client.wants.contains(&id)) {
+            if known.is_some_and(|client| client.wants.contains_key(&id)) {
                 continue;
             }
             if let Some(task) = self.tasks.get_mut(id)

@@ -88,6 +88,8 @@ pub struct Refusal {
     pub(super) keys: Vec<Key>,
     reason: Arc<RefusalReason>,
     pub(super) failure: Arc<Failure>,
+    /// Whether no other part of the refusal follows.
+    pub(super) is_last: bool,
 }
 
 /// The reason why a submission cannot be parsed.
@@ -166,6 +168,7 @@ impl Refusal {
             keys,
             failure: Failure::new("RuntimeError", &reason.to_string(), None),
             reason: Arc::new(reason),
+            is_last: true,
         }
     }
 
@@ -183,6 +186,7 @@ impl Refusal {
             reason: Arc::new(RefusalReason::Raised {
                 exception: error.text,
             }),
+            is_last: true,
         }
     }
 
@@ -210,13 +214,19 @@ impl Refusal {
 
     /// Splits the refusal into parts of at most `count` keys.
     pub fn parts(self, count: usize) -> impl Iterator<Item = Self> {
-        let mut keys = self.keys.into_iter().peekable();
+        let mut keys = self.keys.into_iter();
+        let mut is_done = false;
         core::iter::from_fn(move || {
-            keys.peek()?;
+            if is_done {
+                return None;
+            }
+            let part = keys.by_ref().take(count).collect();
+            is_done = keys.len() == 0;
             Some(Self {
-                keys: keys.by_ref().take(count).collect(),
+                keys: part,
                 reason: Arc::clone(&self.reason),
                 failure: Arc::clone(&self.failure),
+                is_last: is_done,
             })
         })
     }

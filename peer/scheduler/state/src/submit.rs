@@ -9,6 +9,7 @@ use daskwire_messages::graph::Calls;
 use daskwire_messages::protocol::TaskRetried;
 use daskwire_messages::{Key, Value};
 
+use super::grace::Graphs;
 use super::groups::GroupId;
 use super::model::{Priority, RunSpec, Task, TaskId, TaskStage, task_len};
 use super::send::erred;
@@ -20,6 +21,9 @@ use super::{ClientId, State};
 #[derive(Debug)]
 pub(super) struct Submitting {
     client: ClientId,
+    number: Graphs,
+    /// How often the client had returned.
+    confirmation: u32,
     /// The time at which it arrived.
     began: Duration,
     /// The number of tasks that were not known before.
@@ -74,6 +78,13 @@ enum Step {
     End,
 }
 
+impl Submitting {
+    /// Whether it is of a client that has returned since.
+    pub(super) fn is_before(&self, client: ClientId, confirmation: u32) -> bool {
+        self.client == client && self.confirmation < confirmation
+    }
+}
+
 impl State {
     /// Submits a client's tasks.
     pub(super) fn submit(&mut self, client: ClientId, submission: Submission) {
@@ -92,6 +103,8 @@ impl State {
         self.submission_count += 1;
         let submitting = Submitting {
             client,
+            number: self.count_graph(client),
+            confirmation: self.confirmation_of(client),
             began: self.now,
             new_count: 0,
             ids: Vec::with_capacity(tasks.len()),
@@ -153,7 +166,7 @@ impl State {
                 Step::Want => match submitting.keys.get(submitting.key_count) {
                     Some(key) => {
                         submitting.key_count += 1;
-                        self.want_submitted(submitting.client, key);
+                        self.want_submitted(submitting.client, submitting.confirmation, key);
                         Step::Want
                     }
                     None => Step::End,
@@ -174,6 +187,7 @@ impl State {
                             self.leave_group(group);
                         }
                         self.reserved_len -= core::mem::take(&mut submitting.reserved);
+                        self.graph_done(submitting.client, submitting.number);
                         return true;
                     }
                 },
@@ -288,8 +302,8 @@ impl State {
             return Step::End;
         };
         submitting.key_count += 1;
-        let known = self.by_key.get(key).map(|id| &self.tasks[*id]);
-        if known.is_none_or(|task| task.wanted_by.binary_search(&client).is_err()) {
+        let known = self.by_key.get(key);
+        if known.is_none_or(|task| !self.is_confirmed(client, *task)) {
             let limit = self.policy.max_tasks_len;
             let failure = submitting.failure.get_or_insert_with(|| {
                 let message = format!(
@@ -305,11 +319,11 @@ impl State {
     }
 
     /// Has a client want a key that it has submitted.
-    fn want_submitted(&mut self, client: ClientId, key: &Key) {
+    fn want_submitted(&mut self, client: ClientId, confirmation: u32, key: &Key) {
         let Some(id) = self.by_key.get(key).copied() else {
             return self.cancelled(client, vec![key.clone()], "lost dependencies", None);
         };
-        self.want(client, id);
+        self.want(client, confirmation, id);
         match &self.tasks[id].stage {
             TaskStage::Released => self.activate(id),
             TaskStage::Memory | TaskStage::Erred(_) => self.report(client, key),
@@ -354,6 +368,10 @@ impl State {
         self.log_submission(client, "error", None);
         for key in &refusal.keys {
             self.send_client(client, erred(key, &refusal.failure));
+        }
+        if refusal.is_last {
+            let number = self.count_graph(client);
+            self.graph_done(client, number);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Parts of the state for functions and plugins of Python, which read them one by one.
 
 use core::ops::Bound;
-use std::collections::BTreeSet;
 
 use daskwire_messages::{Key, Value};
 
@@ -32,8 +31,9 @@ impl State {
 
     /// The names of all clients with a stream.
     pub fn view_clients(&self) -> Value {
-        let clients = self.clients.iter().filter(|(id, _)| id.has_stream());
-        Value::list(clients.map(|(_, client)| Value::from(&*client.name)))
+        let clients = self.clients.values();
+        let clients = clients.filter(|client| client.stream.is_some());
+        Value::list(clients.map(|client| Value::from(&*client.name)))
     }
 
     /// The properties of the client with a name; `None` if there is none.
@@ -64,7 +64,10 @@ impl State {
     /// keys only.
     pub fn view_dependents(&self, key: &Key, from: u32) -> Value {
         let id = self.by_key.get(key);
-        self.keys_from(id.map(|id| &self.tasks[*id].dependents), from)
+        let tasks = id.map(|id| &self.tasks[*id].dependents);
+        let range = (Bound::Included(from), Bound::Unbounded);
+        let tasks = tasks.into_iter().flat_map(|tasks| tasks.range(range));
+        self.keys_of(tasks.copied())
     }
 
     /// A part of the tasks that a client wants, as [`view_tasks`](Self::view_tasks), with the
@@ -72,15 +75,16 @@ impl State {
     pub fn view_wanted(&self, client: &str, from: u32) -> Value {
         let id = self.by_name.get(client);
         let client = id.and_then(|id| self.clients.get(id));
-        self.keys_from(client.map(|client| &client.wants), from)
+        let wants = client
+            .into_iter()
+            .flat_map(|client| client.wants.range(from..));
+        self.keys_of(wants.map(|(task, _)| *task))
     }
 
-    fn keys_from(&self, tasks: Option<&BTreeSet<TaskId>>, from: u32) -> Value {
-        let range = (Bound::Included(from), Bound::Unbounded);
-        let mut rest = tasks.into_iter().flat_map(|tasks| tasks.range(range));
+    fn keys_of(&self, mut rest: impl Iterator<Item = TaskId>) -> Value {
         let part = rest.by_ref().take(SLICE as usize);
-        let part = Value::list(part.map(|id| self.tasks[*id].key.to_value()));
-        let next = rest.next().map(|id| Value::from(*id));
+        let part = Value::list(part.map(|id| self.tasks[id].key.to_value()));
+        let next = rest.next().map(Value::from);
         Value::tuple([part, next.unwrap_or_default()])
     }
 

@@ -97,6 +97,11 @@ pub(crate) struct SchedulerCommand {
     /// distributed.scheduler.idle-timeout, or never]
     #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Lifetime")]
     idle_timeout: Option<Duration>,
+    /// Keep the keys of a client whose connection breaks for this time, such as 60s. A client in Rust
+    /// that returns by then finds its futures again; one in Python finds the results if it submits
+    /// the same tasks again
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s", help_heading = "Lifetime")]
+    client_grace: Duration,
 
     /// Memory that tasks may take: auto (three quarters of the machine's), 0 for no limit, a
     /// fraction of it, or a size such as 8GiB. Submissions beyond it fail with a MemoryError

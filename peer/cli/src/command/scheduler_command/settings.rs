@@ -95,7 +95,10 @@ impl Settings {
         };
         Ok(Self {
             contact: contact.transpose()?,
-            policy: with_limit(policy(config)?, arguments.memory_limit),
+            policy: Policy {
+                client_grace: arguments.client_grace,
+                ..with_limit(policy(config)?, arguments.memory_limit)
+            },
             blocked_ops: blocked_ops(config)?,
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),

@@ -100,6 +100,7 @@ impl Eager {
             id: ClientId(id),
             name: name.to_owned(),
             versions: Value::None,
+            returning: None,
         });
     }
 

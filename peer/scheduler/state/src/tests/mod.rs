@@ -13,6 +13,7 @@ use super::event::SchedulerInput;
 use super::*;
 
 mod actors;
+mod grace;
 mod growth;
 mod hostile;
 mod journey;
@@ -178,6 +179,7 @@ impl Cluster {
             id,
             name,
             versions: Value::None,
+            returning: None,
         });
         self.to_clients.clear();
         id

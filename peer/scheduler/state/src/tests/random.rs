@@ -129,6 +129,7 @@ struct Simulation {
     now: Duration,
     workers: BTreeMap<WorkerId, Slow>,
     clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
+    names: BTreeMap<ClientId, String>,
     worker_count: u64,
     shared: shared::Shared,
     shuffles: shuffles::Shuffles,
@@ -147,6 +148,7 @@ impl Simulation {
             allowed_failures: u32::MAX,
             topic_length: 5,
             task_stream_length: 5,
+            client_grace: Duration::from_secs(seed % 2),
             ..Policy::default()
         };
         let mut simulation = Self {
@@ -155,6 +157,7 @@ impl Simulation {
             now: Duration::ZERO,
             workers: BTreeMap::new(),
             clients: BTreeMap::new(),
+            names: BTreeMap::new(),
             worker_count: 0,
             shared: shared::Shared::default(),
             shuffles: shuffles::Shuffles::default(),
@@ -165,22 +168,71 @@ impl Simulation {
         // Nearly all events take several slices.
         simulation.state.slice_len = simulation.number(4) + 1;
         for name in NAMES {
-            simulation.add_client(name);
+            simulation.add_client(name, None);
         }
         simulation.open_shared();
         simulation
     }
 
-    fn add_client(&mut self, name: &str) {
+    fn add_client(&mut self, name: &str, returning: Option<bool>) -> ClientId {
         let id = ClientId(self.client_count);
         self.client_count += 1;
         self.clients.insert(id, BTreeMap::new());
+        self.names.insert(id, name.to_owned());
         let name = name.to_owned();
         self.handle(SchedulerInput::ClientJoined {
             id,
             name,
             versions: Value::None,
+            returning,
         });
+        id
+    }
+
+    /// A client connects again under its name, before or after the end of its connection was noticed.
+    fn reconnect(&mut self) {
+        let client = self.pick_client();
+        let name = self.names[&client].clone();
+        if self.number(8) == 0 {
+            let message = CloseStream::default();
+            self.handle(SchedulerInput::FromClient(client, message.into()));
+        }
+        if self.number(2) == 0 {
+            self.handle(SchedulerInput::ClientLeft(client));
+        }
+        match self.number(8) {
+            0 => {
+                self.now += Duration::from_millis(1500);
+                self.handle(SchedulerInput::Tick);
+            }
+            1 => self.handle(SchedulerInput::ClientExpected {
+                name: name.clone(),
+                graph_count: 0,
+            }),
+            2 => self.handle(SchedulerInput::Restart),
+            _ => {}
+        }
+        let mut views = self.clients.remove(&client).expect("exists");
+        let returning = [None, Some(false), Some(true), Some(true)][self.number(4)];
+        let client = self.add_client(&name, returning);
+        if returning != Some(true) {
+            return;
+        }
+        views.retain(|_, _| self.number(4) != 0);
+        let keys: Keys = views.keys().collect();
+        let views = views.into_keys().map(|key| (key, View::Pending)).collect();
+        self.clients.insert(client, views);
+        for part in keys.chunks(5) {
+            let message = ClientDesiresKeys {
+                keys: Keys(part.to_vec()),
+                ..ClientDesiresKeys::default()
+            };
+            self.handle(SchedulerInput::FromClient(client, message.into()));
+        }
+        if self.number(4) != 0 {
+            let message = KeysConfirmed::default();
+            self.handle(SchedulerInput::FromClient(client, message.into()));
+        }
     }
 
     fn number(&mut self, below: usize) -> usize {
@@ -193,8 +245,9 @@ impl Simulation {
                 Some(*client)
             }
             SchedulerInput::DataStored { client, .. } => {
-                let name = client.as_deref();
-                name.and_then(|name| self.state.by_name.get(name).copied())
+                let mut names = self.names.iter();
+                let is_named = |name: &(_, _)| Some(name.1) == client.as_ref();
+                names.rfind(is_named).map(|(client, _)| *client)
             }
             _ => None,
         };
@@ -390,7 +443,7 @@ impl Simulation {
         };
         let key = Key::from(self.key());
         let client = self.pick_client();
-        let name = self.state.client_name(client);
+        let name = self.names[&client].clone();
         let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
         // Data under the key of a task is its result.
@@ -553,16 +606,7 @@ impl Simulation {
             (32, _) => self.operate(worker),
             (33..35, _) => self.share(),
             (36, _) => self.shuffle(),
-            (38, _) if self.number(10) == 0 => {
-                // A client reconnects, with the same name or after it has left.
-                let client = self.pick_client();
-                let name = self.state.client_name(client);
-                if self.number(2) == 0 {
-                    self.handle(SchedulerInput::ClientLeft(client));
-                }
-                self.clients.remove(&client);
-                self.add_client(&name);
-            }
+            (38, _) if self.number(5) == 0 => self.reconnect(),
             (39, _) if self.number(20) == 0 => self.handle(SchedulerInput::Restart),
             (35, _) => self.handle(SchedulerInput::ReduceReplicas),
             (12..22, Some(worker)) => self.work(worker),
@@ -592,7 +636,7 @@ impl Simulation {
             (12, _) => self.handle(SchedulerInput::CloseWorker(address)),
             (13, _) => self.handle(SchedulerInput::MemorySamplerStarted {
                 key: topic,
-                client: self.state.client_name(client),
+                client: self.names[&client].clone(),
                 measure: MemoryMeasure::Process,
                 interval: Duration::from_millis(10),
             }),
@@ -727,13 +771,14 @@ impl Simulation {
         }
         simulation.complete();
         for (client, views) in &simulation.clients {
+            let own = simulation.state.of_stream(*client).expect("connected");
             for (key, view) in views {
                 let status = simulation.state.status(key);
                 let wants = simulation
                     .state
                     .by_key
                     .get(key)
-                    .is_some_and(|id| simulation.state.tasks[*id].wanted_by.contains(client));
+                    .is_some_and(|id| simulation.state.tasks[*id].wanted_by.contains(&own));
                 match view {
                     View::InMemory => {
                         assert_eq!(
@@ -759,7 +804,7 @@ impl Simulation {
         }
         simulation.close_shared();
         simulation.create_runs();
-        for _ in 0..3 {
+        for _ in 0..4 {
             simulation.now += Duration::from_millis(500);
             simulation.handle(SchedulerInput::Tick);
             simulation.complete();

@@ -57,7 +57,12 @@ fn old_workers_and_clients_are_refused_and_versions_compared() {
     let mut join = |id, versions| {
         let id = ClientId(id);
         let name = format!("client {id:?}");
-        let joined = SchedulerInput::ClientJoined { id, name, versions };
+        let joined = SchedulerInput::ClientJoined {
+            id,
+            name,
+            versions,
+            returning: None,
+        };
         let mut actions = cluster.state.handle(Duration::ZERO, joined).into_iter();
         let Some(Action::ToClient(to, ToClient::StreamStart(start))) = actions.next() else {
             panic!("a client's stream has a start");

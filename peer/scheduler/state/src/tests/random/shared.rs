@@ -23,6 +23,7 @@ impl Simulation {
             id: READER,
             name: "reader".to_owned(),
             versions: Value::None,
+            returning: None,
         });
         self.request(QueueCreate {
             name: Key::from(QUEUE),
