@@ -23,12 +23,10 @@ use crate::{Address, BufferPool, CommError, CommReader, CommWriter, Frames, Phas
 /// ```
 /// use core::time::Duration;
 /// use daskwire_comm::CommOptions;
-/// let options = CommOptions {
-///     handshake_timeout: Duration::from_secs(5),
-///     ..CommOptions::default()
-/// };
+/// let options = CommOptions::default().with_handshake_timeout(Duration::from_secs(5));
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CommOptions {
     /// The time to make a connection, including name lookup and excluding the
     /// handshake. Default: 30 seconds.
@@ -69,6 +67,20 @@ pub struct CommOptions {
     /// A pool for the memory of large frames. Default: `None`, so that each frame's
     /// memory is allocated by the system.
     pub pool: Option<BufferPool>,
+}
+
+impl CommOptions {
+    with_fields! {
+        with_connect_timeout(connect_timeout: Duration);
+        with_connect_retry(connect_retry: bool);
+        with_handshake_timeout(handshake_timeout: Duration);
+        with_answer_timeout(answer_timeout: Duration);
+        with_max_handshakes(max_handshakes: usize);
+        with_limits(limits: Limits);
+        with_wire(wire: WireFormat);
+        with_compression(compression: impl Into<Option<Codec>>);
+        with_pool(pool: impl Into<Option<BufferPool>>);
+    }
 }
 
 impl Default for CommOptions {
@@ -567,10 +579,8 @@ mod tests {
     /// The codec that two ends at these addresses agree on.
     async fn agreed(hosts: [&str; 2], codecs: [Option<Codec>; 2]) -> [Option<&'static str>; 2] {
         let [near, far] = hosts.map(|host| host.parse::<Address>().expect("an address"));
-        let [ours, theirs] = codecs.map(|compression| CommOptions {
-            compression,
-            ..CommOptions::default()
-        });
+        let [ours, theirs] =
+            codecs.map(|compression| CommOptions::default().with_compression(compression));
         let (left, right) = tokio::io::duplex(1 << 10);
         let (reader, writer) = tokio::io::split(left);
         let local = Comm::establish(reader, writer, (near.clone(), far.clone()), &ours);

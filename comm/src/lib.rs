@@ -68,6 +68,22 @@
 // Streams need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
 
+/// Methods that set a public field of options, for structs that will get more fields. A field
+/// of type `Option<T>` whose method takes `impl Into<Option<T>>` is set with or without `Some`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! with_fields {
+    ($($(#[$attribute:meta])* $method:ident($field:ident: $type:ty);)*) => {$(
+        $(#[$attribute])*
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[must_use]
+        pub fn $method(mut self, $field: $type) -> Self {
+            self.$field = ::core::convert::Into::into($field);
+            self
+        }
+    )*};
+}
+
 mod address;
 mod comm;
 #[cfg(feature = "conformance")]

@@ -22,11 +22,8 @@ use crate::event::PoolEvent;
 ///
 /// ```
 /// use daskwire_comm::{BufferPool, CommOptions};
-/// let options = CommOptions {
-///     // At most 256 MiB of unused memory.
-///     pool: Some(BufferPool::new(256 << 20)),
-///     ..CommOptions::default()
-/// };
+/// // At most 256 MiB of unused memory.
+/// let options = CommOptions::default().with_pool(BufferPool::new(256 << 20));
 /// ```
 #[derive(Clone)]
 pub struct BufferPool(Arc<PoolInner>);

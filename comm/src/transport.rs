@@ -712,10 +712,9 @@ impl<'a> Attempts<'a> {
     /// The options for the handshake of the current attempt.
     fn handshake_options(&self) -> CommOptions {
         let left = self.answer_deadline.saturating_duration_since(now());
-        CommOptions {
-            handshake_timeout: self.options.handshake_timeout.min(left),
-            ..self.options.clone()
-        }
+        self.options
+            .clone()
+            .with_handshake_timeout(self.options.handshake_timeout.min(left))
     }
 
     /// Waits before the next attempt, or returns the error if it was the last one.

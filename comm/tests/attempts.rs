@@ -34,12 +34,10 @@ async fn connectors_try_again_after_a_handshake_that_took_too_long() {
         let comm = comm.await.expect("a comm");
         (silent.len(), comm)
     });
-    let options = CommOptions {
+    let options = CommOptions::default()
         // Shorter than all attempts together, and longer than one.
-        connect_timeout: 2 * SECOND,
-        handshake_timeout: SECOND,
-        ..CommOptions::default()
-    };
+        .with_connect_timeout(2 * SECOND)
+        .with_handshake_timeout(SECOND);
     let start = Instant::now();
     let comm = transports.connect(&address, &options).await;
     comm.expect("the fourth handshake is done");
@@ -50,30 +48,19 @@ async fn connectors_try_again_after_a_handshake_that_took_too_long() {
 #[tokio::test(start_paused = true)]
 async fn connectors_end_at_their_own_deadline() {
     let (transports, _listener, address) = bind("silent").await;
-    let patient = CommOptions {
-        answer_timeout: 10 * SECOND,
-        connect_timeout: SECOND,
-        handshake_timeout: 3 * SECOND,
-        ..CommOptions::default()
-    };
+    let patient = CommOptions::default()
+        .with_answer_timeout(10 * SECOND)
+        .with_connect_timeout(SECOND)
+        .with_handshake_timeout(3 * SECOND);
     for (options, after) in [
         (patient.clone(), 10 * SECOND),
         // A connector that may wait longer for a connection may do so for a handshake.
         (
-            CommOptions {
-                connect_timeout: 20 * SECOND,
-                ..patient.clone()
-            },
+            patient.clone().with_connect_timeout(20 * SECOND),
             20 * SECOND,
         ),
         (patient.clone().within(2 * SECOND), 2 * SECOND),
-        (
-            CommOptions {
-                connect_retry: false,
-                ..patient.clone()
-            },
-            3 * SECOND,
-        ),
+        (patient.clone().with_connect_retry(false), 3 * SECOND),
         (CommOptions::default(), 300 * SECOND),
     ] {
         let start = Instant::now();
@@ -89,11 +76,9 @@ async fn connectors_end_at_their_own_deadline() {
 #[tokio::test(start_paused = true)]
 async fn the_error_is_that_of_the_last_attempt() {
     let (transports, listener, address) = bind("ending").await;
-    let options = CommOptions {
-        connect_timeout: 2 * SECOND,
-        handshake_timeout: SECOND,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default()
+        .with_connect_timeout(2 * SECOND)
+        .with_handshake_timeout(SECOND);
     let ending = async {
         let silent = listener.accept().await;
         drop(listener);

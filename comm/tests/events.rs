@@ -65,10 +65,7 @@ async fn pair(transports: &Transports, listener: &Listener, address: &Address) -
 #[tokio::test(start_paused = true)]
 async fn attempts_to_connect() {
     let (lines, _guard) = Lines::subscribe(Level::DEBUG);
-    let options = CommOptions {
-        connect_timeout: Duration::from_secs(1),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_timeout(Duration::from_secs(1));
     let address = "inproc://nowhere".parse().expect("an address");
     let connected = Transports::new().connect(&address, &options).await;
     connected.expect_err("there is no listener");
@@ -160,10 +157,7 @@ async fn failures_are_events_of_the_level_info() {
 async fn a_pool_without_memory() {
     const LEN: usize = 8 << 20;
     let (lines, _guard) = Lines::subscribe(Level::DEBUG);
-    let options = CommOptions {
-        pool: Some(daskwire_comm::BufferPool::new(LEN)),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_pool(daskwire_comm::BufferPool::new(LEN));
     let (transports, listener, address) = bind("pool", &options).await;
     let (mut near, mut far) = pair(&transports, &listener, &address).await;
     lines.take();

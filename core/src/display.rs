@@ -109,10 +109,7 @@ impl fmt::Debug for Document<'_> {
 
 impl fmt::Display for Document<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits = Limits {
-            items: u32::MAX,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_items(u32::MAX);
         let mut reader = Reader::with_limits(self.0, &limits);
         if let Err(fault) = value(&mut reader, f)? {
             return write!(f, "<{fault}>");

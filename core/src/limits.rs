@@ -8,12 +8,13 @@
 ///
 /// ```
 /// use daskwire::Limits;
-/// let limits = Limits { message_len: 1 << 30, ..Limits::HOST };
+/// let limits = Limits::HOST.with_message_len(1 << 30);
 /// assert_eq!(limits.frame_count, Limits::HOST.frame_count);
 /// ```
 ///
 /// dask.distributed itself has no limits but the memory of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Frames in one message. The prelude holds 8 bytes for each.
     pub frame_count: u64,
@@ -36,6 +37,19 @@ pub struct Limits {
     /// Bytes that the compressed frames of one payload may decompress to together, and those
     /// of [all payloads of a message](crate::message::Message::decompressed_len). Frames that are not compressed count for `message_len` alone.
     pub decompressed_message_len: u64,
+}
+
+impl Limits {
+    with_fields! {
+        with_frame_count(frame_count: u64);
+        with_frame_len(frame_len: u64);
+        with_message_len(message_len: u64);
+        with_document_len(document_len: u64);
+        with_depth(depth: u32);
+        with_items(items: u32);
+        with_decompressed_len(decompressed_len: u64);
+        with_decompressed_message_len(decompressed_message_len: u64);
+    }
 }
 
 impl Limits {

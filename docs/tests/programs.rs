@@ -90,10 +90,7 @@ fn programs_run_on_a_real_cluster() {
 #[test]
 fn programs_run_on_a_local_cluster() {
     let python = daskwire_testing::python(Environment::Current);
-    let options = Options {
-        python: Some(PythonOptions::new(&python)),
-        ..Options::default()
-    };
+    let options = Options::default().with_python(PythonOptions::new(&python));
     let cluster = LocalCluster::builder()
         .transport(ClusterTransport::Tcp)
         .configure_workers(move |_, worker| {

@@ -29,19 +29,18 @@ pub(crate) fn comm(input: &[u8]) {
     let Some((script, stream)) = rest.split_at_checked((*script_len).into()) else {
         return;
     };
-    let options = CommOptions {
-        role: match choice & 3 {
+    let options = CommOptions::LISTENER
+        .with_role(match choice & 3 {
             0 => HandshakeRole::SendFirst(Layout::Modern),
             1 => HandshakeRole::SendFirst(Layout::Classic),
             _ => HandshakeRole::WaitForPeer,
-        },
-        prefix: match choice & 4 {
+        })
+        .with_prefix(match choice & 4 {
             0 => Prefix::U64,
             _ => Prefix::None,
-        },
-        handshake: Handshake::new(Some("lz4")),
-        limits: LIMITS,
-    };
+        })
+        .with_handshake(Handshake::new(Some("lz4")))
+        .with_limits(LIMITS);
     let whole = drive(options, &[], stream);
     let pieces = drive(options, script, stream);
     check(&options, &pieces, stream);

@@ -113,29 +113,25 @@ const DECOMPRESSING: Option<Budget> = Some(Budget {
 });
 
 /// Small limits, so that an input of some kilobytes costs some kilobytes.
-const LIMITS: Limits = Limits {
-    frame_count: 1 << 10,
-    frame_len: 1 << 20,
-    message_len: 1 << 22,
-    document_len: 1 << 20,
-    depth: 128,
-    items: 1 << 16,
-    decompressed_len: 1 << 20,
-    decompressed_message_len: 1 << 22,
-};
+const LIMITS: Limits = Limits::HOST
+    .with_frame_count(1 << 10)
+    .with_frame_len(1 << 20)
+    .with_message_len(1 << 22)
+    .with_document_len(1 << 20)
+    .with_depth(128)
+    .with_items(1 << 16)
+    .with_decompressed_len(1 << 20)
+    .with_decompressed_message_len(1 << 22);
 
 /// Small limits for pickles.
-const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits {
-    opcode_count: 1 << 16,
-    value_count: 1 << 16,
-    stack_count: 1 << 16,
-    memo_count: 1 << 16,
-};
+const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits::HOST
+    .with_opcode_count(1 << 16)
+    .with_value_count(1 << 16)
+    .with_stack_count(1 << 16)
+    .with_memo_count(1 << 16);
 
 fn read_options() -> ReadOptions {
-    ReadOptions {
-        limits: LIMITS,
-        sets_and_enums: true,
-        lengths_optional: false,
-    }
+    ReadOptions::new(LIMITS)
+        .with_sets_and_enums(true)
+        .with_lengths_optional(false)
 }

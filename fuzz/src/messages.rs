@@ -36,11 +36,9 @@ fn split_frames(input: &[u8]) -> Vec<&[u8]> {
 
 fn message(input: &[u8], layout: Layout) {
     let frames = split_frames(input);
-    let without = ReadOptions {
-        sets_and_enums: false,
-        lengths_optional: true,
-        ..read_options()
-    };
+    let without = read_options()
+        .with_sets_and_enums(false)
+        .with_lengths_optional(true);
     for options in [read_options(), without] {
         use_message(&frames, layout, &options);
     }

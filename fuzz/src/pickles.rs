@@ -174,7 +174,9 @@ pub(crate) fn pickle_writer(input: &[u8]) {
     let mut levels = vec![WriterLevel::EMPTY; usize::from(choice >> 2 & 15)];
     let protocol = [Protocol::V5, Protocol::V4][usize::from(choice & 1)];
     let mut pickles = [Framing::Frames, Framing::None].map(|framing| {
-        let options = WriterOptions { protocol, framing };
+        let options = WriterOptions::new()
+            .with_protocol(protocol)
+            .with_framing(framing);
         let mut measure = Writer::with_options(&mut [], &mut levels, options);
         let buffer_count = write(&mut Choices::new(input), &mut measure);
         let measured = measure.measure();

@@ -220,10 +220,7 @@ fn write(array: &Array<'_>) {
         slots: &mut slots,
     };
     let mut builder = MessageBuilder::new(Layout::Modern, buffers);
-    let options = WriteOptions {
-        shard_len: SHARD_LEN,
-        ..WriteOptions::default()
-    };
+    let options = WriteOptions::default().with_shard_len(SHARD_LEN);
     if builder.array_payload(array, &options).is_err() {
         let is_record = array.dtype().kind() == Kind::Record;
         assert!(is_record || array.order().is_none(), "it is contiguous");

@@ -313,13 +313,8 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         .await
         .expect("two workers");
     let mut theirs = Python::start(python, &address);
-    let options = ClientOptions {
-        comm: CommOptions {
-            pool: Some(BufferPool::new(1 << 30)),
-            ..CommOptions::default()
-        },
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default()
+        .with_comm(CommOptions::default().with_pool(BufferPool::new(1 << 30)));
     let pooled = Client::connect_with(&address, options).await;
     let mut ours = Rust {
         client,

@@ -50,11 +50,9 @@ fn transports(address: &Address, pem: &str) -> Result<Transports, Box<dyn std::e
         return Ok(daskwire_peer::transports());
     }
     let tls = TlsSettings::new(Path::new(pem), Path::new(pem)).build()?;
-    let quic = QuicOptions {
-        tls: (&tls).into(),
-        congestion: Congestion::Bbr,
-        ..QuicOptions::default()
-    };
+    let quic = QuicOptions::default()
+        .with_tls(&tls)
+        .with_congestion(Congestion::Bbr);
     Ok(daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic)))
 }
 

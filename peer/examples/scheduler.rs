@@ -21,12 +21,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if listeners.is_empty() {
         return Err("where to listen, as tcp://127.0.0.1:8786?".into());
     }
-    let options = Options {
-        on_notice: Some(std::sync::Arc::new(|notice: &Notice| {
-            eprintln!("{notice:?}");
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(std::sync::Arc::new(|notice: &Notice| {
+        eprintln!("{notice:?}");
+    }));
     let scheduler = Scheduler::start(listeners, options)?;
     println!("ready {}", scheduler.address());
     tokio::select! {

@@ -32,10 +32,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Connects, and reconnects for an hour when the connection breaks.
 pub(crate) async fn connect(scheduler: &str) -> Result<Client, Box<dyn Error>> {
-    let options = ClientOptions {
-        reconnect: Reconnect::Within(Duration::from_secs(3600)),
-        ..ClientOptions::default()
-    };
+    let options =
+        ClientOptions::default().with_reconnect(Reconnect::Within(Duration::from_secs(3600)));
     Ok(Client::connect_with(scheduler, options).await?)
 }
 

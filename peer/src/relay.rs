@@ -48,6 +48,17 @@ pub struct Options {
     pub max_connections: usize,
 }
 
+impl Options {
+    daskwire_comm::with_fields! {
+        with_comm(comm: CommOptions);
+        with_handshake_limits(handshake_limits: Limits);
+        with_limits(limits: Limits);
+        with_handshake_timeout(handshake_timeout: Duration);
+        with_first_bytes_timeout(first_bytes_timeout: Duration);
+        with_max_connections(max_connections: usize);
+    }
+}
+
 impl Default for Options {
     /// Returns [`Limits::HANDSHAKE`] and [`Limits::HOST`], 30 seconds for a handshake, 100
     /// milliseconds for the first bytes, and a connection for each three

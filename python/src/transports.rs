@@ -78,12 +78,10 @@ impl Transports {
                 .map_err(|error| PyValueError::new_err(error.to_string()))?;
             tls = tls.with_server_name(name);
         }
-        let quic = QuicOptions {
-            tls: (&tls).into(),
-            congestion: algorithm(congestion.unwrap_or("cubic"))?,
-            idle_timeout: QuicOptions::idle_timeout_for(timeout),
-            ..QuicOptions::default()
-        };
+        let quic = QuicOptions::default()
+            .with_tls(&tls)
+            .with_congestion(algorithm(congestion.unwrap_or("cubic"))?)
+            .with_idle_timeout(QuicOptions::idle_timeout_for(timeout));
         let transports = daskwire_comm::Transports::new()
             .with(Tcp::new(tcp.with_tls(tls)))
             .with(Quic::new(quic));
@@ -134,10 +132,7 @@ impl Transports {
             wakeups: Arc::clone(notifier.wakeups()),
             shard_len: self.shard_len,
             address: address(scheme, location)?,
-            options: CommOptions {
-                handshake_timeout: to_duration(timeout)?,
-                ..CommOptions::default()
-            },
+            options: CommOptions::default().with_handshake_timeout(to_duration(timeout)?),
         })
     }
     pub(crate) fn inner(&self) -> Arc<daskwire_comm::Transports> {

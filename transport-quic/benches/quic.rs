@@ -42,14 +42,11 @@ fn tls() -> (ClientConfig, ServerConfig) {
 
 async fn endpoints() -> (Endpoint, Listener, Address) {
     let (client, server) = tls();
-    let quic = QuicOptions {
-        tls: Tls {
-            client: Some(Arc::new(client)),
-            server: Some(Arc::new(server)),
-            ..Tls::default()
-        },
-        ..QuicOptions::default()
-    };
+    let quic = QuicOptions::default().with_tls(
+        Tls::default()
+            .with_client(Arc::new(client))
+            .with_server(Arc::new(server)),
+    );
     let ours = Endpoint::client(quic.clone()).unwrap();
     let address = "quic://127.0.0.1:0".parse().unwrap();
     let theirs = Endpoint::bind(&address, quic).await.unwrap();

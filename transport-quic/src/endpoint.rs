@@ -720,11 +720,9 @@ mod tests {
     async fn closed_connections_are_freed() {
         let pem = daskwire_testing::certificate("self-signed.pem");
         let settings = TlsSettings::new(&*pem, &*pem).build();
-        let options = QuicOptions {
-            tls: Tls::from(&settings.expect("a certificate and its key")),
-            linger: Duration::from_millis(1),
-            ..QuicOptions::default()
-        };
+        let options = QuicOptions::default()
+            .with_tls(Tls::from(&settings.expect("a certificate and its key")))
+            .with_linger(Duration::from_millis(1));
         let address = "quic://127.0.0.1:0".parse().expect("an address");
         let theirs = Endpoint::bind(&address, options.clone()).await;
         let theirs = theirs.expect("loopback");

@@ -30,12 +30,8 @@
 //!     .with_root_certificates(authorities)
 //!     .with_no_client_auth();
 //!
-//! let tls = Tls {
-//!     client: Some(Arc::new(client)),
-//!     server: Some(Arc::new(server)),
-//!     ..Tls::default()
-//! };
-//! let transports = Transports::new().with(Quic::new(QuicOptions { tls, ..QuicOptions::default() }));
+//! let tls = Tls::default().with_client(Arc::new(client)).with_server(Arc::new(server));
+//! let transports = Transports::new().with(Quic::new(QuicOptions::default().with_tls(tls)));
 //! let options = CommOptions::default();
 //! let listener = transports.bind(&"quic://127.0.0.1:0".parse()?, options.clone()).await?;
 //! let port = listener.local_address()?.port();

@@ -26,6 +26,7 @@ const SEND_WINDOW: u64 = 16 << 20;
 /// configurations must allow TLS 1.3, the only version that QUIC uses, and the provider
 /// must have `TLS13_AES_128_GCM_SHA256`, with which every QUIC connection begins.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Tls {
     /// The configuration for connecting. Default: `None`, so that the transport does not
     /// connect.
@@ -36,6 +37,14 @@ pub struct Tls {
     /// The name to verify and to send (SNI) in place of the host in the
     /// address; Dask's `server_hostname`. Default: `None`.
     pub server_name: Option<ServerName<'static>>,
+}
+
+impl Tls {
+    daskwire_comm::with_fields! {
+        with_client(client: impl Into<Option<Arc<rustls::ClientConfig>>>);
+        with_server(server: impl Into<Option<Arc<rustls::ServerConfig>>>);
+        with_server_name(server_name: impl Into<Option<ServerName<'static>>>);
+    }
 }
 
 impl From<Arc<rustls::ClientConfig>> for Tls {
@@ -65,12 +74,10 @@ impl From<&daskwire_comm::tls::Tls> for Tls {
 ///
 /// ```
 /// use daskwire_quic::{Congestion, QuicOptions};
-/// let options = QuicOptions {
-///     congestion: Congestion::Bbr,
-///     ..QuicOptions::default()
-/// };
+/// let options = QuicOptions::default().with_congestion(Congestion::Bbr);
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct QuicOptions {
     /// Certificates, keys and verifiers. Default: none, so that the transport can
     /// neither connect nor listen.
@@ -114,6 +121,22 @@ pub struct QuicOptions {
     /// The number of unfinished TLS handshakes above which peers must first validate
     /// their address, which takes a round trip. Default: 64.
     pub retry_threshold: usize,
+}
+
+impl QuicOptions {
+    daskwire_comm::with_fields! {
+        with_tls(tls: impl Into<Tls>);
+        with_handshake_timeout(handshake_timeout: Duration);
+        with_max_comms(max_comms: u32);
+        with_stream_window(stream_window: u32);
+        with_congestion(congestion: Congestion);
+        with_keep_alive(keep_alive: impl Into<Option<Duration>>);
+        with_idle_timeout(idle_timeout: Duration);
+        with_linger(linger: Duration);
+        with_drain_timeout(drain_timeout: Duration);
+        with_max_connections(max_connections: usize);
+        with_retry_threshold(retry_threshold: usize);
+    }
 }
 
 impl Default for QuicOptions {

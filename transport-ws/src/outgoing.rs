@@ -389,12 +389,10 @@ fn invalid(error: impl core::error::Error + Send + Sync + 'static) -> io::Error 
 }
 
 /// What a comm sends is not limited. The lengths take memory as they are written.
-const UNLIMITED: Limits = Limits {
-    frame_count: u64::MAX,
-    frame_len: u64::MAX,
-    message_len: u64::MAX,
-    ..Limits::HOST
-};
+const UNLIMITED: Limits = Limits::HOST
+    .with_frame_count(u64::MAX)
+    .with_frame_len(u64::MAX)
+    .with_message_len(u64::MAX);
 
 /// The number of bytes that are masked and sent together.
 const MAX_BUFFERED_LEN: usize = 64 << 10;

@@ -145,6 +145,15 @@ pub struct TlsSettings {
     pub max_version: TlsVersion,
 }
 
+impl TlsSettings {
+    with_fields! {
+        with_check_name(check_name: bool);
+        with_ciphers(ciphers: impl Into<Option<String>>);
+        with_min_version(min_version: TlsVersion);
+        with_max_version(max_version: TlsVersion);
+    }
+}
+
 /// A TLS version: `1.2` or `1.3` in Dask's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {

@@ -639,12 +639,10 @@ impl FrameBuffers for Unasked {
 }
 
 fn frames_above_the_limit_get_no_buffer<A: Adapter>() {
-    let limits = Limits {
-        frame_count: 4,
-        frame_len: 100,
-        message_len: 150,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST
+        .with_frame_count(4)
+        .with_frame_len(100)
+        .with_message_len(150);
     let table = |lengths: &[u64]| {
         let mut bytes = vec![0; prelude_len(Prefix::None, lengths.len()).unwrap()];
         encode_prelude(Prefix::None, lengths.iter().copied(), &mut bytes).unwrap();
@@ -974,10 +972,7 @@ fn handshake_limits_apply<A: Adapter>() {
     // After it the limits of the reader.
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     for (limit, allowed) in [(99, false), (100_000, true)] {
-        let limits = Limits {
-            frame_len: limit,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_frame_len(limit);
         let bytes = [theirs.clone(), wire(Prefix::U64, &[&[7; 100_000]])].concat();
         let mut reader = A::Reader::over(Source::new(&bytes, 5000), Prefix::U64, limits);
         let mut writer = A::Writer::over(Sink::new(50), Prefix::U64);

@@ -12,6 +12,7 @@ use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
 /// Options for writing values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// The protocol for the pickles of classes: that of the
     /// [handshake](daskwire::handshake). Default: 5.
@@ -19,6 +20,22 @@ pub struct WriteOptions {
     /// The maximum length of frames before splitting, in bytes. An array is
     /// split between whole elements. Default: [`SHARD_LEN`].
     pub shard_len: usize,
+}
+
+impl WriteOptions {
+    /// Sets [`protocol`](Self::protocol).
+    #[must_use]
+    pub const fn with_protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// Sets [`shard_len`](Self::shard_len).
+    #[must_use]
+    pub const fn with_shard_len(mut self, shard_len: usize) -> Self {
+        self.shard_len = shard_len;
+        self
+    }
 }
 
 impl Default for WriteOptions {

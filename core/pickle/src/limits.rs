@@ -4,10 +4,11 @@
 ///
 /// ```
 /// use daskwire_pickle::Limits;
-/// let limits = Limits { opcode_count: 1000, ..Limits::HOST };
+/// let limits = Limits::HOST.with_opcode_count(1000);
 /// assert_eq!(limits.value_count, Limits::HOST.value_count);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Opcodes in one pickle.
     pub opcode_count: u32,
@@ -17,6 +18,15 @@ pub struct Limits {
     pub stack_count: u32,
     /// Values in the memo, while the tree is built.
     pub memo_count: u32,
+}
+
+impl Limits {
+    with_fields! {
+        with_opcode_count(opcode_count: u32);
+        with_value_count(value_count: u32);
+        with_stack_count(stack_count: u32);
+        with_memo_count(memo_count: u32);
+    }
 }
 
 impl Limits {

@@ -117,6 +117,7 @@ pub enum HandshakeRole {
 
 /// Options of a [`Comm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CommOptions<'h> {
     /// The side that chooses prefix and layout.
     pub role: HandshakeRole,
@@ -128,6 +129,15 @@ pub struct CommOptions<'h> {
     /// them that is larger than the buffers fails with an error of the caller.
     /// Default: [`Limits::MICROCONTROLLER`].
     pub limits: Limits,
+}
+
+impl<'h> CommOptions<'h> {
+    with_fields! {
+        with_role(role: HandshakeRole);
+        with_prefix(prefix: Prefix);
+        with_handshake(handshake: Handshake<'h>);
+        with_limits(limits: Limits);
+    }
 }
 
 impl CommOptions<'_> {

@@ -6,11 +6,9 @@ use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Reader, Token};
 
 /// Limits for a document that has been validated before.
-pub(super) const VALIDATED: Limits = Limits {
-    depth: Limits::MAX_DEPTH,
-    items: u32::MAX,
-    ..Limits::HOST
-};
+pub(super) const VALIDATED: Limits = Limits::HOST
+    .with_depth(Limits::MAX_DEPTH)
+    .with_items(u32::MAX);
 
 /// One level of nesting of a body. The tag of an unused level is zero, so that a
 /// scratch is initialised by clearing its memory, and a `static` scratch takes no

@@ -107,6 +107,7 @@ impl Layout {
 
 /// Options for reading a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadOptions {
     /// The limits for the message.
     pub limits: Limits,
@@ -121,15 +122,28 @@ pub struct ReadOptions {
     pub lengths_optional: bool,
 }
 
+impl ReadOptions {
+    /// Creates options with these limits, and the defaults of all other fields.
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            sets_and_enums: true,
+            lengths_optional: false,
+        }
+    }
+
+    with_fields! {
+        with_limits(limits: Limits);
+        with_sets_and_enums(sets_and_enums: bool);
+        with_lengths_optional(lengths_optional: bool);
+    }
+}
+
 impl Default for ReadOptions {
     /// Options with [`Limits::HOST`], sets and enum members, and required
     /// `lengths`.
     fn default() -> Self {
-        Self {
-            limits: Limits::HOST,
-            sets_and_enums: true,
-            lengths_optional: false,
-        }
+        Self::new(Limits::HOST)
     }
 }
 

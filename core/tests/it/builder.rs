@@ -28,11 +28,9 @@ const fn other(layout: Layout) -> Layout {
 
 /// The options of 2026.8.0 for the modern layout and of 2021.2.0 for the
 /// classic one.
-const READING: ReadOptions = ReadOptions {
-    limits: LIMITS,
-    sets_and_enums: true,
-    lengths_optional: false,
-};
+const READING: ReadOptions = ReadOptions::new(LIMITS)
+    .with_sets_and_enums(true)
+    .with_lengths_optional(false);
 
 /// The sizes of a builder's buffers, in bytes and in items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -467,10 +465,7 @@ fn cross(vector: &Vector) -> Crossing {
         Err(error) => panic!("{name}: {error}"),
     };
 
-    let reading = ReadOptions {
-        lengths_optional: false,
-        ..vector.reading()
-    };
+    let reading = vector.reading().with_lengths_optional(false);
     let mut workspaces = Workspaces::new();
     let (again, levels) = workspaces
         .open(&built, to, &reading)

@@ -45,11 +45,9 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
         &[b"", b""],
         &[b"\xc0"],
     ];
-    let classic = CommOptions {
-        role: HandshakeRole::SendFirst(Layout::Classic),
-        prefix: Prefix::None,
-        ..CommOptions::LISTENER
-    };
+    let classic = CommOptions::LISTENER
+        .with_role(HandshakeRole::SendFirst(Layout::Classic))
+        .with_prefix(Prefix::None);
     let roles = [
         (
             CommOptions::CONNECTOR,
@@ -108,10 +106,7 @@ fn recorded_handshakes_are_understood() {
     ] {
         let theirs = vector(&format!("{name}/handshake")).bytes;
         let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
-        let options = CommOptions {
-            handshake: Handshake::new(Some("lz4")),
-            ..CommOptions::CONNECTOR
-        };
+        let options = CommOptions::CONNECTOR.with_handshake(Handshake::new(Some("lz4")));
         let mut comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
         assert_eq!(comm.unsent(), b"");
         assert_eq!(comm.push(&mut &theirs[..]), Ok(false));

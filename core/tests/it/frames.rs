@@ -16,12 +16,10 @@ const HANDSHAKE: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x0b\x07\xafpickle-protocol\x05";
 
 /// Limits that nothing reaches.
-const NO_LIMITS: Limits = Limits {
-    frame_count: u64::MAX,
-    frame_len: u64::MAX,
-    message_len: u64::MAX,
-    ..Limits::HOST
-};
+const NO_LIMITS: Limits = Limits::HOST
+    .with_frame_count(u64::MAX)
+    .with_frame_len(u64::MAX)
+    .with_message_len(u64::MAX);
 
 /// One buffer per frame, returned in steps, initialised with `poison`. Records
 /// the calls.
@@ -259,12 +257,10 @@ fn every_truncation_is_reported_at_its_offset() {
 #[test]
 fn parser_and_decoder_agree_on_mutated_messages() {
     let messages = messages();
-    let tight = Limits {
-        frame_count: 6,
-        frame_len: 100,
-        message_len: 150,
-        ..Limits::HOST
-    };
+    let tight = Limits::HOST
+        .with_frame_count(6)
+        .with_frame_len(100)
+        .with_message_len(150);
     let numbers = [
         0,
         1,
@@ -315,14 +311,8 @@ fn parser_and_decoder_agree_on_mutated_messages() {
         // The storage of `decode` holds about 60 frames.
         let limits = [
             tight,
-            Limits {
-                frame_count: 60,
-                ..Limits::HOST
-            },
-            Limits {
-                frame_count: 60,
-                ..NO_LIMITS
-            },
+            Limits::HOST.with_frame_count(60),
+            NO_LIMITS.with_frame_count(60),
         ][random.below(3)];
         let expected = parse(&bytes, *prefix, &limits);
         let chunk_len = 1 + random.below(40);
@@ -483,11 +473,11 @@ fn overflowing_length_sums_are_refused() {
 #[test]
 fn limits_are_exact() {
     let frames: [&[u8]; 3] = [b"12345", b"1234567", b"123"];
-    let limits = |frame_count, frame_len, message_len| Limits {
-        frame_count,
-        frame_len,
-        message_len,
-        ..Limits::HOST
+    let limits = |frame_count, frame_len, message_len| {
+        Limits::HOST
+            .with_frame_count(frame_count)
+            .with_frame_len(frame_len)
+            .with_message_len(message_len)
     };
     for prefix in PREFIXES {
         let bytes = message(prefix, &frames, 3);
@@ -859,10 +849,7 @@ fn overrun_is_final() {
 #[test]
 fn limits_can_change_between_messages() {
     let bytes = message(Prefix::U64, &[&[7; 100]], 1);
-    let tight = Limits {
-        frame_len: 99,
-        ..Limits::HOST
-    };
+    let tight = Limits::HOST.with_frame_len(99);
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8], tight);
     let mut store = Store::new(usize::MAX, 0);
     let error = push(&mut decoder, &bytes, &mut store).unwrap_err();

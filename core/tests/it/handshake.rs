@@ -401,15 +401,9 @@ fn last_of_duplicate_keys_is_used() {
 // PROTOCOL HANDSHAKE-6
 #[test]
 fn limits_are_enforced() {
-    let long = Limits {
-        document_len: DOCUMENT.len() as u64,
-        ..Limits::HANDSHAKE
-    };
+    let long = Limits::HANDSHAKE.with_document_len(DOCUMENT.len() as u64);
     assert_eq!(Handshake::parse(DOCUMENT, &long), Ok(LZ4));
-    let short = Limits {
-        document_len: DOCUMENT.len() as u64 - 1,
-        ..long
-    };
+    let short = long.with_document_len(DOCUMENT.len() as u64 - 1);
     let (len, limit) = (45, 44);
     let expected = Err(HandshakeError::TooLong { len, limit });
     assert_eq!(Handshake::parse(DOCUMENT, &short), expected);

@@ -21,10 +21,7 @@ use daskwire::message::{self, Message, MessageError, MessageErrorKind, ReadOptio
 use daskwire::msgpack::MalformedKind;
 
 /// One decision in `PROTOCOL.md` depends on this limit.
-const LIMITS: Limits = Limits {
-    decompressed_len: 16 << 20,
-    ..Limits::HOST
-};
+const LIMITS: Limits = Limits::HOST.with_decompressed_len(16 << 20);
 
 /// An allocator that counts the bytes requested by this thread.
 struct Counting;
@@ -100,10 +97,7 @@ fn read_first<'a>(hostile: &'a Hostile, buffers: &mut Buffers) -> Result<&'a [u8
     let framed = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
     let mut slots = [&[][..]; 8];
     let frames: &[&[u8]] = framed.prelude.split(framed.frames, &mut slots).unwrap();
-    let reading = ReadOptions {
-        limits: LIMITS,
-        ..ReadOptions::default()
-    };
+    let reading = ReadOptions::new(LIMITS);
     let message = Message::open(frames, hostile.layout(), &reading, &mut buffers.open)?;
     let mut walk = message.walk(&mut buffers.walk);
     while walk.next_item()?.is_some() {}
@@ -181,13 +175,7 @@ fn bombs_are_stopped_by_the_limit() {
     let mut workspaces = support::Workspaces::new();
     let mut out = vec![0; (32 << 20) + 1];
     let mut merge = |decompressed_len: u64| {
-        let reading = ReadOptions {
-            limits: Limits {
-                decompressed_len,
-                ..Limits::HOST
-            },
-            ..ReadOptions::default()
-        };
+        let reading = ReadOptions::new(Limits::HOST.with_decompressed_len(decompressed_len));
         let (message, _) = workspaces.open(&frames, bomb.layout(), &reading).unwrap();
         let payload = message.payload(0).unwrap();
         payload
@@ -236,13 +224,7 @@ fn many_compressed_frames_are_stopped_by_the_limit_of_a_message() {
     let mut packed = vec![0; lz4.max_compressed_len(1 << 20).unwrap()];
     let len = lz4.compress(&[0; 1 << 20], &mut packed).unwrap();
     packed.truncate(len);
-    let reading = ReadOptions {
-        limits: Limits {
-            decompressed_message_len: 10 * MIB,
-            ..Limits::HOST
-        },
-        ..ReadOptions::default()
-    };
+    let reading = ReadOptions::new(Limits::HOST.with_decompressed_message_len(10 * MIB));
     // One payload of 500 frames, and 500 payloads of one.
     let (many, one) = (header("lz4", 500), header("lz4", 1));
     let mut frames = vec![&b"\x81\xae__Serialized__\x01"[..], &many];
@@ -306,13 +288,7 @@ fn frames_without_a_length_are_stopped_by_the_limit_of_a_message() {
     let framed = FramedMessage::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
     let bomb = *support::cut(&framed).last().unwrap();
     let limit = 60 << 20;
-    let reading = ReadOptions {
-        limits: Limits {
-            decompressed_message_len: limit,
-            ..Limits::HOST
-        },
-        ..ReadOptions::default()
-    };
+    let reading = ReadOptions::new(Limits::HOST.with_decompressed_message_len(limit));
     let header = header("zlib", 100);
     let mut frames = vec![&b"\x81\xae__Serialized__\x01"[..], &header];
     frames.extend([bomb; 100]);

@@ -339,19 +339,14 @@ fn every_truncated_vector_is_refused() {
 /// Reads everything in these bytes with bounded buffers. Returns whether that
 /// succeeded.
 fn read_all(bytes: &[u8], vector: &Vector, workspaces: &mut Workspaces, out: &mut [u8]) -> bool {
-    let limits = Limits {
-        document_len: 1 << 16,
-        decompressed_len: 1 << 16,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST
+        .with_document_len(1 << 16)
+        .with_decompressed_len(1 << 16);
     let Ok(framed) = FramedMessage::parse(bytes, vector.prefix(), &limits) else {
         return false;
     };
     let frames = support::cut(&framed);
-    let reading = ReadOptions {
-        limits,
-        ..vector.reading()
-    };
+    let reading = vector.reading().with_limits(limits);
     let Ok((message, levels)) = workspaces.open(&frames, vector.layout(), &reading) else {
         return false;
     };
@@ -523,10 +518,7 @@ fn sets_depend_on_the_release() {
     }
     let body: &[u8] = b"\x82\xa7as-list\x92\x01\x80\xa7__Set__\xc0";
     assert_eq!(modern(&[body]).unwrap(), "set2 1 map0");
-    let plain = ReadOptions {
-        sets_and_enums: false,
-        ..ReadOptions::default()
-    };
+    let plain = ReadOptions::default().with_sets_and_enums(false);
     for layout in [Layout::Modern, Layout::Classic] {
         let frames: &[&[u8]] = match layout {
             Layout::Modern => &[body],
@@ -1042,14 +1034,11 @@ fn classic_bodies_are_decompressed_within_limits() {
     let body: &[u8] = b"\x0a\0\0\0\xa0\x99\x07\x07\x07\x07\x07\x07\x07\x07\x07";
     let frames = [header, body];
     let open = |body_len: usize, decompressed_len: u64, document_len: u64| {
-        let reading = ReadOptions {
-            limits: Limits {
-                decompressed_len,
-                document_len,
-                ..Limits::HOST
-            },
-            ..ReadOptions::default()
-        };
+        let reading = ReadOptions::new(
+            Limits::HOST
+                .with_decompressed_len(decompressed_len)
+                .with_document_len(document_len),
+        );
         let mut workspaces = Workspaces::with(1, 0, body_len);
         let (message, levels) = workspaces
             .open(&frames, Layout::Classic, &reading)
@@ -1388,10 +1377,7 @@ fn one_classic_release_has_split_lists() {
     let header = payload_header(&[(path, b"\x81\xa5count\x01")], &[path]);
     let frames: [&[u8]; 4] = [b"", b"\x80", &header, b"N."];
     let read = |lengths_optional| {
-        let reading = ReadOptions {
-            lengths_optional,
-            ..ReadOptions::default()
-        };
+        let reading = ReadOptions::default().with_lengths_optional(lengths_optional);
         read_as(&frames, Layout::Classic, &reading).map_err(|error| error.kind)
     };
     assert_eq!(read(true).unwrap(), "map1 'a' payload0");
@@ -1899,10 +1885,7 @@ fn limits_are_exact() {
     // Three levels, seven values, thirteen bytes.
     let body: &[u8] = b"\x82\xa1a\x92\x01\x91\xc0\xa1b\x02";
     let open = |levels: usize, limits: Limits| {
-        let reading = ReadOptions {
-            limits,
-            ..ReadOptions::default()
-        };
+        let reading = ReadOptions::new(limits);
         let frames = [body];
         let mut workspaces = Workspaces::with(levels, 0, 0);
         workspaces
@@ -1922,10 +1905,7 @@ fn limits_are_exact() {
         assert_eq!(open(available, Limits::HOST), Err(expected));
     }
     for depth in 0..5 {
-        let limits = Limits {
-            depth,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_depth(depth);
         let expected = if depth >= 3 {
             Ok(whole.to_owned())
         } else {
@@ -1938,10 +1918,7 @@ fn limits_are_exact() {
     }
     let mut least_items = None;
     for items in 0..12 {
-        let limits = Limits {
-            items,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_items(items);
         match open(8, limits) {
             Ok(line) => {
                 assert_eq!(line, whole);
@@ -1958,10 +1935,7 @@ fn limits_are_exact() {
     // Elements, keys and values.
     assert_eq!(least_items, Some(7));
     for document_len in 0..16 {
-        let limits = Limits {
-            document_len,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_document_len(document_len);
         let len = body.len() as u64;
         let expected = if document_len >= len {
             Ok(whole.to_owned())
@@ -2150,10 +2124,7 @@ fn microcontroller_limits_admit_50_workers() {
 
         let limits = Limits::MICROCONTROLLER;
         let framed = FramedMessage::parse(&bytes, Prefix::U64, &limits).unwrap();
-        let reading = ReadOptions {
-            limits,
-            ..ReadOptions::default()
-        };
+        let reading = ReadOptions::new(limits);
         let mut workspaces = Workspaces::with(6, 0, 0);
         let frames = [framed.frames];
         let (message, levels) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
@@ -2173,13 +2144,7 @@ fn paths_have_keys_of_any_length_that_was_accepted() {
     let key = 1..body.len();
     body.push(0xc3);
     let frames = [&body[..]];
-    let reading = ReadOptions {
-        limits: Limits {
-            items: u32::MAX,
-            ..Limits::HOST
-        },
-        ..ReadOptions::default()
-    };
+    let reading = ReadOptions::new(Limits::HOST.with_items(u32::MAX));
     let mut workspaces = Workspaces::with(4, 4, 0);
     let (message, levels) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
     let mut walk = message.walk(levels);

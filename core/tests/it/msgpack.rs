@@ -621,10 +621,7 @@ fn nested(levels: usize, maps: bool) -> Vec<u8> {
 fn nesting_is_bounded() {
     // PROTOCOL MSGPACK-11
     for limit in [0, 1, 2, 31, 32, 33, 100, 1023, 1024, 5000, u32::MAX] {
-        let limits = Limits {
-            depth: limit,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_depth(limit);
         let depth = limit.min(Limits::MAX_DEPTH) as usize;
         for maps in [false, true] {
             for levels in [depth.saturating_sub(1), depth] {
@@ -666,17 +663,11 @@ fn many_shallow_containers_pass_the_depth_limit() {
         }
     });
     for depth in [3, 4, 1024] {
-        let limits = Limits {
-            depth,
-            ..Limits::HOST
-        };
+        let limits = Limits::HOST.with_depth(depth);
         let mut reader = Reader::with_limits(&document, &limits);
         assert_eq!(reader.skip(), Ok(&document[..]));
     }
-    let limits = Limits {
-        depth: 2,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_depth(2);
     let too_deep = error(4, MalformedKind::TooDeep { limit: 2 });
     let mut reader = Reader::with_limits(&document, &limits);
     assert_eq!(reader.skip(), Err(too_deep));
@@ -684,10 +675,7 @@ fn many_shallow_containers_pass_the_depth_limit() {
 
 #[test]
 fn item_limit_is_enforced() {
-    let limits = Limits {
-        items: 10,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_items(10);
     let too_many = MalformedKind::TooManyItems { limit: 10 };
     let array = |count: u32| {
         written(|writer| {

@@ -23,11 +23,9 @@ const MIN_VECTORS: usize = 750;
 const MIN_HOSTILE: usize = 200;
 
 /// Limits that no message of the tests reaches.
-pub const LIMITS: Limits = Limits {
-    document_len: 4 << 20,
-    decompressed_len: 16 << 20,
-    ..Limits::HOST
-};
+pub const LIMITS: Limits = Limits::HOST
+    .with_document_len(4 << 20)
+    .with_decompressed_len(16 << 20);
 
 /// One recorded message with its meaning, as decoded by the release that wrote
 /// it.
@@ -93,11 +91,9 @@ impl Vector {
 
     /// The options of the release that wrote the message.
     pub fn reading(&self) -> ReadOptions {
-        ReadOptions {
-            limits: LIMITS,
-            sets_and_enums: self.release() >= (2020, 12, 0),
-            lengths_optional: self.prefix() == Prefix::U64,
-        }
+        ReadOptions::new(LIMITS)
+            .with_sets_and_enums(self.release() >= (2020, 12, 0))
+            .with_lengths_optional(self.prefix() == Prefix::U64)
     }
 
     pub fn frames(&self) -> Vec<&[u8]> {

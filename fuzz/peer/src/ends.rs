@@ -22,12 +22,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 const FRAMES: usize = 16;
 const ROOM: usize = 64 << 10;
 
-const LIMITS: Limits = Limits {
-    frame_count: FRAMES as u64,
-    frame_len: 4 << 10,
-    message_len: 8 << 10,
-    ..Limits::HOST
-};
+const LIMITS: Limits = Limits::HOST
+    .with_frame_count(FRAMES as u64)
+    .with_frame_len(4 << 10)
+    .with_message_len(8 << 10);
 
 type Message = Vec<Vec<u8>>;
 
@@ -285,12 +283,11 @@ impl<'b> End<'b> {
         };
         match kind {
             Kind::Fixed => {
-                let options = CommOptions {
-                    role,
-                    prefix,
-                    handshake,
-                    limits: LIMITS,
-                };
+                let options = CommOptions::LISTENER
+                    .with_role(role)
+                    .with_prefix(prefix)
+                    .with_handshake(handshake)
+                    .with_limits(LIMITS);
                 let (mut rx, mut tx) = (rx, tx);
                 let mut comm = Comm::new(options, incoming, outgoing)?;
                 loop {
@@ -321,14 +318,12 @@ impl<'b> End<'b> {
                 })
             }
             Kind::Own | Kind::Vectors => {
-                let options = daskwire_comm::CommOptions {
-                    limits: LIMITS,
-                    wire: match role {
+                let options = daskwire_comm::CommOptions::default()
+                    .with_limits(LIMITS)
+                    .with_wire(match role {
                         HandshakeRole::SendFirst(layout) => WireFormat::Fixed { prefix, layout },
                         HandshakeRole::WaitForPeer => WireFormat::Detect,
-                    },
-                    ..daskwire_comm::CommOptions::default()
-                };
+                    });
                 let address: daskwire_comm::Address = "inproc://end".parse().expect("an address");
                 let ends = (address.clone(), address);
                 let comm = daskwire_comm::Comm::establish(rx, tx, ends, &options);

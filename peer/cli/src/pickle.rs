@@ -185,10 +185,7 @@ fn walk<'p, 'b>(
     options: &Options<'b>,
     mut each: impl FnMut(Line) -> io::Result<()>,
 ) -> io::Result<(Machine<'p, 'b>, Reader<'p>, Option<Fault>)> {
-    let limits = Limits {
-        opcode_count: u32::MAX,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_opcode_count(u32::MAX);
     let mut reader = Reader::with_limits(pickle, &limits).text_opcodes(options.text_opcodes);
     let mut fault = options
         .buffers

@@ -18,6 +18,7 @@ use daskwire_comm::BoxFuture;
 /// [`Client::as_completed`](super::Client::as_completed), or the number that
 /// [`AsCompleted::add`] returned.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Completed {
     /// The index.
     pub index: usize,

@@ -48,10 +48,7 @@ pub enum Connection {
 ///     Ok(())
 /// }
 ///
-/// let options = ClientOptions {
-///     on_reconnect: Some(OnReconnect::new(prepare)),
-///     ..ClientOptions::default()
-/// };
+/// let options = ClientOptions::default().with_on_reconnect(OnReconnect::new(prepare));
 /// let client = Client::connect_with("tcp://10.0.0.7:8786", options).await?;
 /// // Once, for the scheduler as it is.
 /// prepare(client.clone()).await?;

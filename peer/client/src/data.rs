@@ -41,6 +41,7 @@ const NO_WORKERS: &str = "workers found";
 
 /// The route of data between the client and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Route {
     /// Data is transferred through the scheduler, which every client can reach.
     #[default]

@@ -18,6 +18,7 @@ const MANY_SINCE: Release = Release::new(2026, 6, 0);
 
 /// A published dataset, see [`Client::dataset`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Dataset {
     /// The object that was published. Futures in it are those of Python.
     pub data: Serialized,

@@ -20,6 +20,7 @@ use super::request::{Workers, converted, key_of};
 
 /// The versions of a cluster's software.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ClusterVersions {
     /// The versions in the scheduler.
     pub scheduler: NodeVersions,
@@ -29,6 +30,7 @@ pub struct ClusterVersions {
 
 /// The versions of the software of a scheduler or worker.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct NodeVersions {
     /// Properties of the host, such as `python`, `OS` and `machine`.
     pub host: Vec<(String, String)>,
@@ -85,6 +87,7 @@ pub type TaskStates = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogLine {
     /// The level, such as `INFO`.
     pub level: String,
@@ -94,6 +97,7 @@ pub struct LogLine {
 
 /// A step in the history of a task, recorded by the scheduler or by a worker.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct StoryStep {
     /// The address of the worker; `None` for the scheduler.
     pub worker: Option<String>,
@@ -148,6 +152,7 @@ impl fmt::Display for StoryStep {
 
 /// The call stack of a running task.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct CallStack {
     /// The address of the worker.
     pub worker: String,
@@ -175,6 +180,7 @@ pub enum Profiled {
 
 /// The scope of a profile, see [`Client::profile`].
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ProfileOptions {
     /// The code that the profile covers. Default: tasks.
     pub of: Profiled,
@@ -188,8 +194,19 @@ pub struct ProfileOptions {
     pub stop: Option<f64>,
 }
 
+impl ProfileOptions {
+    daskwire_comm::with_fields! {
+        with_of(of: Profiled);
+        with_prefix(prefix: impl Into<Option<String>>);
+        with_workers(workers: Workers);
+        with_start(start: impl Into<Option<f64>>);
+        with_stop(stop: impl Into<Option<f64>>);
+    }
+}
+
 /// A statistical profile: a call stack with the numbers of samples in it.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Profile {
     /// The name of the function.
     pub function: String,

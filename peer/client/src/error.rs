@@ -49,6 +49,7 @@ pub enum ConnectError {
 /// The error of operations that need the client's stream to the scheduler: the
 /// client was closed, or its connection is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Disconnected {
     /// The reason.
     pub reason: String,

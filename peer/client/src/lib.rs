@@ -87,6 +87,7 @@ const WORKERS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options of a [`Client`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// The available transports. Default: [`transports`](daskwire_rpc::transports);
     /// `tls://` and `quic://` need `transports_with_tls`, of the feature `tls`.
@@ -118,6 +119,21 @@ pub struct ClientOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// A meter that counts the bytes of the comms that transfer data.
     pub meter: Option<Arc<Meter>>,
+}
+
+impl ClientOptions {
+    daskwire_comm::with_fields! {
+        with_transports(transports: Transports);
+        with_comm(comm: CommOptions);
+        with_id(id: impl Into<Option<String>>);
+        with_reconnect(reconnect: Reconnect);
+        with_on_reconnect(on_reconnect: impl Into<Option<OnReconnect>>);
+        with_route(route: Route);
+        with_timeout(timeout: Duration);
+        with_interval(interval: Duration);
+        with_observer(observer: Arc<dyn Observer>);
+        with_meter(meter: impl Into<Option<Arc<Meter>>>);
+    }
 }
 
 impl Default for ClientOptions {

@@ -50,10 +50,7 @@ impl Scheduler {
             .bind(&address, CommOptions::default())
             .await;
         let listener = listener.expect("it is free");
-        let options = ClientOptions {
-            interval: Duration::ZERO,
-            ..options
-        };
+        let options = options.with_interval(Duration::ZERO);
         let client = tokio::spawn(async move { Client::connect_with(&at, options).await });
         let (requests, stream) = Self::register(&listener, release).await;
         let client = client.await.expect("no panic").expect("it connects");
@@ -231,10 +228,7 @@ async fn arguments_are_released_after_their_task_was_submitted() {
 
 #[tokio::test]
 async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler() {
-    let options = ClientOptions {
-        reconnect: Reconnect::Within(TIMEOUT),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_reconnect(Reconnect::Within(TIMEOUT));
     let (mut scheduler, client) = Scheduler::start(options).await;
     let [failed, waiting] = ["failed", "waiting"].map(|key| submit(&client, key));
     let error = daskwire_messages::exception::exception("ValueError", "no");
@@ -268,10 +262,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
 
 #[tokio::test]
 async fn failures_without_a_connection_do_not_delay_later_requests() {
-    let options = ClientOptions {
-        reconnect: Reconnect::Within(TIMEOUT),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_reconnect(Reconnect::Within(TIMEOUT));
     let (mut scheduler, client) = Scheduler::start(options).await;
     let waiting = submit(&client, "waiting");
     // A release that the scheduler may not have read yet
@@ -488,10 +479,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
             assert!(!frame.ends_with(b"boom"), "a panic for the test");
         }
     }
-    let options = ClientOptions {
-        observer: Some(Arc::new(Panicking)),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_observer(Arc::new(Panicking));
     let (mut scheduler, client) = Scheduler::start(options).await;
     let future = client.future("x").expect("it is connected");
     scheduler.send(in_memory("boom")).await;
@@ -1016,10 +1004,7 @@ async fn leases_are_released_after_they_were_refreshed() {
 
 #[tokio::test(start_paused = true)]
 async fn waits_with_a_timeout_end_without_an_answer() {
-    let options = ClientOptions {
-        timeout: Duration::from_secs(5),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_timeout(Duration::from_secs(5));
     let (mut scheduler, client) = Scheduler::start(options).await;
     let (lock, _) = tokio::join!(client.lock("l"), answer(&mut scheduler, Value::None));
     let lock = lock.expect("opened");
@@ -1080,10 +1065,7 @@ async fn the_future_of_a_variable_is_confirmed_after_its_caller_left() {
 }
 
 fn reconnecting() -> ClientOptions {
-    ClientOptions {
-        reconnect: Reconnect::Within(TIMEOUT),
-        ..ClientOptions::default()
-    }
+    ClientOptions::default().with_reconnect(Reconnect::Within(TIMEOUT))
 }
 
 /// When a scheduler notices that the earlier connection has ended, it forgets everything
@@ -1146,10 +1128,7 @@ async fn a_client_ends_if_its_close_is_cancelled() {
 #[tokio::test]
 async fn a_function_runs_before_anything_else_is_sent_after_a_reconnection() {
     let names = async |client: Client| client.identity().await.map(drop);
-    let options = ClientOptions {
-        on_reconnect: Some(OnReconnect::new(names)),
-        ..reconnecting()
-    };
+    let options = reconnecting().with_on_reconnect(OnReconnect::new(names));
     let (mut scheduler, client) = Scheduler::start(options).await;
     let _subscription = client.join_topic("news".to_owned()).expect("subscribed");
     scheduler.reconnect().await;
@@ -1222,10 +1201,7 @@ async fn a_connection_that_cannot_be_written_is_made_again() {
 /// The same without a message that fails.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_cannot_be_written_ends() {
-    let options = ClientOptions {
-        reconnect: Reconnect::Never,
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_reconnect(Reconnect::Never);
     let (scheduler, client) = Scheduler::start(options).await;
     let future = submit(&client, "x");
     let Channel {
@@ -1405,10 +1381,7 @@ async fn the_timeout_of_the_caller_includes_the_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn the_error_of_a_short_timeout_has_the_cause() {
-    let options = ClientOptions {
-        timeout: Duration::from_secs(2),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_timeout(Duration::from_secs(2));
     let start = tokio::time::Instant::now();
     let nowhere = format!("inproc://{}", daskwire_messages::key::identifier());
     let error = Client::connect_with(&nowhere, options.clone()).await;
@@ -1416,10 +1389,9 @@ async fn the_error_of_a_short_timeout_has_the_cause() {
     assert!(error.contains("refused"), "{error}");
     assert!(start.elapsed() < Duration::from_millis(2500));
     // So has that of a failed reconnection.
-    let (mut scheduler, client) = Scheduler::start(ClientOptions {
-        reconnect: Reconnect::Within(Duration::from_secs(2)),
-        ..ClientOptions::default()
-    })
+    let (mut scheduler, client) = Scheduler::start(
+        ClientOptions::default().with_reconnect(Reconnect::Within(Duration::from_secs(2))),
+    )
     .await;
     scheduler.stream.sender.close().await.expect("closed");
     drop(scheduler);

@@ -25,6 +25,7 @@ const MAX_WAITING: usize = 4096;
 
 /// An event of a topic.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TopicEvent {
     /// The scheduler's time, in seconds since 1970.
     pub time: f64,

@@ -39,6 +39,7 @@ pub trait Observer: Send + Sync {
 
 /// A message, as observed at one of its ends.
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct ObservedMessage<'a> {
     /// The name of the observed end, such as `client`.
     pub local: &'a str,

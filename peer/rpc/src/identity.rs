@@ -110,16 +110,14 @@ impl From<ProtocolError> for IdentityError {
 /// They work with every release since 2.23.0: the client waits for the scheduler's
 /// handshake and replies in the same format.
 pub fn options(timeout: Duration) -> CommOptions {
-    CommOptions {
-        connect_timeout: timeout,
+    CommOptions::default()
+        .with_connect_timeout(timeout)
         // The user can try again.
-        connect_retry: false,
-        handshake_timeout: timeout,
+        .with_connect_retry(false)
+        .with_handshake_timeout(timeout)
         // The handshake has its timeout from the time of the connection on.
-        answer_timeout: timeout.saturating_mul(2),
-        wire: WireFormat::Detect,
-        ..CommOptions::default()
-    }
+        .with_answer_timeout(timeout.saturating_mul(2))
+        .with_wire(WireFormat::Detect)
 }
 
 /// Connects, does the handshake and requests the identity.
@@ -310,11 +308,10 @@ pub async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
     if !is_framing {
         return error.into();
     }
-    let options = CommOptions {
-        wire: WireFormat::Detect,
-        connect_retry: false,
-        ..options.clone()
-    };
+    let options = options
+        .clone()
+        .with_wire(WireFormat::Detect)
+        .with_connect_retry(false);
     match identity(scheduler, transports, &options).await {
         Ok((identity, _)) => match Release::check(identity.release, first, what) {
             Ok(()) => error.into(),

@@ -42,10 +42,7 @@ impl Converter {
     pub(crate) fn new(to: Layout, limits: Limits) -> Self {
         Self {
             to,
-            options: ReadOptions {
-                limits,
-                ..ReadOptions::default()
-            },
+            options: ReadOptions::new(limits),
             room: MessageScratch::for_layout(to),
             workspace: Workspace::new(),
         }

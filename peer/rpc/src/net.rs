@@ -27,10 +27,9 @@ pub fn transports_with_tls(tls: &Tls) -> Transports {
     #[cfg(feature = "ws")]
     let transports = transports.with(daskwire_ws::Ws::new(tcp));
     #[cfg(feature = "quic")]
-    let transports = transports.with(daskwire_quic::Quic::new(daskwire_quic::QuicOptions {
-        tls: tls.into(),
-        ..daskwire_quic::QuicOptions::default()
-    }));
+    let transports = transports.with(daskwire_quic::Quic::new(
+        daskwire_quic::QuicOptions::default().with_tls(tls),
+    ));
     transports
 }
 

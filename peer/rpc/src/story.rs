@@ -75,6 +75,7 @@ impl fmt::Display for Stimulus {
 
 /// An event of a task or a datum.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct TaskEvent {
     /// The key of the task.
     pub key: Key,
@@ -135,6 +136,17 @@ impl fmt::Display for TaskEvent {
 }
 
 impl TaskEvent {
+    /// Creates an event; the time is in seconds since 1970.
+    #[doc(hidden)]
+    pub const fn new(key: Key, change: TaskChange, stimulus: Stimulus, time: f64) -> Self {
+        Self {
+            key,
+            change,
+            stimulus,
+            time,
+        }
+    }
+
     fn len(&self) -> usize {
         let peer = match &self.change {
             TaskChange::Requested { peer } | TaskChange::NotSent { peer, .. } => peer.len(),

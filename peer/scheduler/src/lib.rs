@@ -50,6 +50,7 @@ pub type NoticeCallback = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 /// Options of a [`Scheduler`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The scheduling policy.
     pub policy: Policy,
@@ -102,6 +103,27 @@ pub struct Options {
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
     pub on_notice: Option<NoticeCallback>,
+}
+
+impl Options {
+    daskwire_comm::with_fields! {
+        with_policy(policy: Policy);
+        with_transports(transports: Transports);
+        with_comm(comm: daskwire_comm::CommOptions);
+        with_client_interval(client_interval: Duration);
+        with_worker_interval(worker_interval: Duration);
+        with_max_queued_len(max_queued_len: usize);
+        with_max_comms(max_comms: usize);
+        with_contact_address(contact_address: impl Into<Option<Address>>);
+        with_blocked_ops(blocked_ops: Vec<String>);
+        with_permit(permit: Permit);
+        with_services(services: Vec<(String, u16)>);
+        with_idle_timeout(idle_timeout: impl Into<Option<Duration>>);
+        #[cfg(target_os = "linux")]
+        with_python(python: impl Into<Option<PythonOptions>>);
+        with_observer(observer: Arc<dyn Observer>);
+        with_on_notice(on_notice: NoticeCallback);
+    }
 }
 
 impl Default for Options {

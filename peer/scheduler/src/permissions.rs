@@ -13,6 +13,7 @@ pub type Permit = Arc<dyn Fn(Option<&Encryption>) -> Permissions + Send + Sync>;
 
 /// What a peer may do. Dask lets every peer do everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Permissions {
     /// The peer in messages, such as `the certificate of "worker-1"`.
     pub subject: String,
@@ -22,6 +23,22 @@ pub struct Permissions {
     /// own do: register, send heartbeats, leave, and use shared objects. It may not submit tasks,
     /// register plugins, call functions on workers, or end others or the scheduler.
     pub is_worker: bool,
+}
+
+impl Permissions {
+    /// Creates the permissions of a peer that may do nothing but what needs none.
+    pub fn new(subject: impl Into<String>) -> Self {
+        Self {
+            subject: subject.into(),
+            is_client: false,
+            is_worker: false,
+        }
+    }
+
+    daskwire_comm::with_fields! {
+        with_is_client(is_client: bool);
+        with_is_worker(is_worker: bool);
+    }
 }
 
 /// The refusal of a request.

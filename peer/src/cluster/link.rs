@@ -33,17 +33,16 @@ use crate::{ObservedMessage, Observer};
 /// use std::time::Duration;
 ///
 /// use daskwire_peer::Client;
-/// use daskwire_peer::client::{ClientOptions, Connection, Reconnect};
+/// use daskwire_peer::client::{Connection, Reconnect};
 /// use daskwire_peer::cluster::{Link, LocalCluster};
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let cluster = LocalCluster::start().await?;
 /// let link = Link::new();
-/// let options = ClientOptions {
-///     reconnect: Reconnect::Within(Duration::from_secs(60)),
-///     ..link.client_options(cluster.client_options())
-/// };
+/// let options = link
+///     .client_options(cluster.client_options())
+///     .with_reconnect(Reconnect::Within(Duration::from_secs(60)));
 /// let client = Client::connect_with(&cluster.address().to_string(), options).await?;
 /// let mut connection = client.watch_connection();
 /// link.disconnect();
@@ -148,12 +147,10 @@ impl Link {
 
     /// Returns the options of a client whose connections are on this link.
     #[must_use]
-    pub fn client_options(&self, options: ClientOptions) -> ClientOptions {
-        ClientOptions {
-            transports: self.transports(&options.transports),
-            observer: Some(self.observer(options.observer)),
-            ..options
-        }
+    pub fn client_options(&self, mut options: ClientOptions) -> ClientOptions {
+        let transports = self.transports(&options.transports);
+        let observer = self.observer(options.observer.take());
+        options.with_transports(transports).with_observer(observer)
     }
 
     /// Breaks all comms of the member; new ones can be made at once. The other ends see the end of
@@ -266,10 +263,7 @@ impl Link {
         let link = self.clone();
         PendingConnection::new(pending.peer_address().clone(), async move {
             // The caller has a timeout of its own.
-            let options = CommOptions {
-                handshake_timeout: Duration::MAX,
-                ..CommOptions::default()
-            };
+            let options = CommOptions::default().with_handshake_timeout(Duration::MAX);
             Ok(link.add(pending.open(&options).await?))
         })
     }

@@ -432,12 +432,11 @@ impl LocalCluster {
 
     /// Options for clients of the cluster, with its transports and observer.
     pub fn client_options(&self) -> ClientOptions {
-        ClientOptions {
-            transports: self.transports.clone(),
-            observer: self.builder.observer.clone(),
-            interval: Duration::ZERO,
-            ..ClientOptions::default()
-        }
+        let mut options = ClientOptions::default()
+            .with_transports(self.transports.clone())
+            .with_interval(Duration::ZERO);
+        options.observer = self.builder.observer.clone();
+        options
     }
 
     /// Connects a client.

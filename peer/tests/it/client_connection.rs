@@ -281,10 +281,8 @@ async fn a_scheduler_file_that_nobody_writes_is_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_gives_up_says_so() {
     let scheduler = scheduler_at("0");
-    let options = ClientOptions {
-        reconnect: Reconnect::Within(Duration::from_millis(300)),
-        ..ClientOptions::default()
-    };
+    let options =
+        ClientOptions::default().with_reconnect(Reconnect::Within(Duration::from_millis(300)));
     let client = Client::connect_with(scheduler.address(), options).await;
     let client = client.expect("it connects");
     drop(scheduler);

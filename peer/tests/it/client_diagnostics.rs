@@ -149,10 +149,7 @@ async fn running_tasks_are_shown() {
         found.file.ends_with(".py") && found.line_number > 0,
         "{found:?}"
     );
-    let options = ProfileOptions {
-        of: Profiled::Scheduler,
-        ..ProfileOptions::default()
-    };
+    let options = ProfileOptions::default().with_of(Profiled::Scheduler);
     client.profile(options).await.expect("a profile");
     client.close().await.expect("closed");
 }

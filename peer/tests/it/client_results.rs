@@ -122,13 +122,8 @@ async fn errors_have_kinds() {
 
     let address = Client::connect("tcp://").await.expect_err("no host");
     assert_eq!(address.kind(), ErrorKind::Invalid, "{address}");
-    let options = daskwire_peer::client::ClientOptions {
-        comm: daskwire_comm::CommOptions {
-            connect_retry: false,
-            ..daskwire_comm::CommOptions::default()
-        },
-        ..daskwire_peer::client::ClientOptions::default()
-    };
+    let options = daskwire_peer::client::ClientOptions::default()
+        .with_comm(daskwire_comm::CommOptions::default().with_connect_retry(false));
     let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = unused.local_addr().expect("an address").to_string();
     drop(unused);

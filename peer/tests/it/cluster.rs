@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use daskwire_comm::CommOptions;
 use daskwire_peer::client::{
-    ClientOptions, Connection, OnReconnect, Reconnect, Route, Status, SubmitOptions, TaskError,
-    TaskFuture,
+    Connection, OnReconnect, Reconnect, Route, Status, SubmitOptions, TaskError, TaskFuture,
 };
 use daskwire_peer::cluster::{Builder, ClusterTransport, Link, LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
@@ -383,14 +382,9 @@ async fn the_result_of_a_task_arrives_although_its_worker_dies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scheduler_has_options() {
-    let options = Options {
-        policy: Policy {
-            allowed_failures: 0,
-            ..Policy::default()
-        },
-        blocked_ops: vec!["benchmark_hardware".to_owned()],
-        ..Options::default()
-    };
+    let options = Options::default()
+        .with_policy(Policy::default().with_allowed_failures(0))
+        .with_blocked_ops(vec!["benchmark_hardware".to_owned()]);
     let (builder, starts) = with_names(LocalCluster::builder().scheduler(options));
     let mut cluster = builder.workers(1).start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
@@ -475,11 +469,10 @@ async fn a_client_reconnects_after_its_link_was_cut() {
     };
     let on_reconnect =
         OnReconnect::new(move |client| prepare(client, counter.fetch_add(1, Ordering::SeqCst)));
-    let options = ClientOptions {
-        reconnect: Reconnect::Within(TIMEOUT),
-        on_reconnect: Some(on_reconnect),
-        ..link.client_options(cluster.client_options())
-    };
+    let options = link
+        .client_options(cluster.client_options())
+        .with_reconnect(Reconnect::Within(TIMEOUT))
+        .with_on_reconnect(on_reconnect);
     let address = cluster.address().to_string();
     let client = Client::connect_with(&address, options).await;
     let client = client.expect("a client");

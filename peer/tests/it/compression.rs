@@ -58,10 +58,7 @@ impl Observer for Codecs {
 }
 
 fn options(compression: Option<Codec>) -> CommOptions {
-    CommOptions {
-        compression,
-        ..CommOptions::default()
-    }
+    CommOptions::default().with_compression(compression)
 }
 
 /// A value that compresses well, and the one of the same length that does not.
@@ -83,13 +80,11 @@ struct Transfer {
 /// Sends values that compress well and badly to the workers and back.
 async fn there_and_back(scheduler: &str, compression: Option<Codec>, route: Route) -> Transfer {
     let (codecs, meter) = (Arc::new(Codecs::default()), Arc::new(Meter::default()));
-    let settings = ClientOptions {
-        comm: options(compression),
-        route,
-        observer: Some(Arc::clone(&codecs) as Arc<dyn Observer>),
-        meter: Some(Arc::clone(&meter)),
-        ..ClientOptions::default()
-    };
+    let settings = ClientOptions::default()
+        .with_comm(options(compression))
+        .with_route(route)
+        .with_observer(Arc::clone(&codecs) as Arc<dyn Observer>)
+        .with_meter(Arc::clone(&meter));
     let client = Client::connect_with(scheduler, settings).await;
     let client = client.expect("it connects");
     let futures = client.scatter(values()).await.expect("scattered");
@@ -125,10 +120,7 @@ async fn in_rust(
     let [of_scheduler, of_worker] = codecs.map(options);
     let transports = daskwire_peer::transports();
     let listener = transports.bind(&address, of_scheduler.clone()).await;
-    let settings = Options {
-        comm: of_scheduler,
-        ..Options::default()
-    };
+    let settings = Options::default().with_comm(of_scheduler);
     let scheduler = Scheduler::start([listener.expect("a free port")], settings);
     let scheduler = scheduler.expect("it starts");
     let worker = Worker::builder(scheduler.address().clone())

@@ -607,13 +607,12 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
                 _ => Protocol::V5,
             };
             let value = random.value(0);
-            let options = WriterOptions {
-                protocol: random.protocol,
-                framing: match random.below(10) {
+            let options = WriterOptions::new()
+                .with_protocol(random.protocol)
+                .with_framing(match random.below(10) {
                     0 => Framing::None,
                     _ => Framing::Frames,
-                },
-            };
+                });
             let pickle = written(
                 |writer| {
                     let mut singles = Singles::of(&value, options.protocol, modules);

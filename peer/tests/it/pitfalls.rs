@@ -165,10 +165,8 @@ async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) 
 async fn cluster_works_after_a_rust_client() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let heartbeats = Arc::new(Heartbeats(tokio::sync::watch::Sender::new(0)));
-    let options = ClientOptions {
-        observer: Some(Arc::clone(&heartbeats) as Arc<dyn Observer>),
-        ..ClientOptions::default()
-    };
+    let options =
+        ClientOptions::default().with_observer(Arc::clone(&heartbeats) as Arc<dyn Observer>);
     let client = Client::connect_with(cluster.address(), options);
     let client = client.await.expect("connected");
     reads_gathered_results(&client).await;

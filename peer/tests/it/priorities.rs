@@ -8,7 +8,7 @@ use daskwire_comm::{
     PendingConnection, Traffic, Transport, Transports,
 };
 use daskwire_peer::Value;
-use daskwire_peer::client::{Client, ClientOptions, Meter, Route};
+use daskwire_peer::client::{Client, Meter, Route};
 use daskwire_peer::cluster::{self, LocalCluster};
 use tokio::time::timeout;
 
@@ -19,10 +19,7 @@ async fn tasks_go_ahead_of_scattered_data_over_quic() {
     let cluster = LocalCluster::builder().transport(cluster::ClusterTransport::Quic);
     let cluster = cluster.start().await.expect("a cluster");
     let meter = Arc::new(Meter::default());
-    let options = ClientOptions {
-        meter: Some(Arc::clone(&meter)),
-        ..cluster.client_options()
-    };
+    let options = cluster.client_options().with_meter(Arc::clone(&meter));
     let client = Client::connect_with(&cluster.address().to_string(), options).await;
     let client = client.expect("a client");
     {

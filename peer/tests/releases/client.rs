@@ -116,10 +116,7 @@ async fn identify(address: &str, release: &str) -> Result<(), Failure> {
 async fn journeys(address: &str) -> Result<(), Failure> {
     let recorder = Arc::new(Recorder::new(false));
     recorder.set_name(address, "scheduler");
-    let options = ClientOptions {
-        observer: Some(Arc::<Recorder>::clone(&recorder)),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_observer(Arc::<Recorder>::clone(&recorder));
     let client = Client::connect_with(address, options).await?;
     let mut shown = String::new();
     let mut show = |line: &str| shown.push_str(line);
@@ -517,10 +514,8 @@ async fn releases(address: &str, cluster: &mut Cluster) -> Result<(), Failure> {
 
 async fn over_tls(address: &str) -> Result<(), Failure> {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
-    let options = ClientOptions {
-        transports: daskwire_peer::transports_with_tls(&settings.build()?),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default()
+        .with_transports(daskwire_peer::transports_with_tls(&settings.build()?));
     let client = Client::connect_with(address, options).await?;
     let data = client.scatter([1]).await?;
     let sum = client.submit(
@@ -547,10 +542,7 @@ async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
         "{}",
         worker.address()
     );
-    let options = ClientOptions {
-        transports,
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_transports(transports);
     let client = Client::connect_with(scheduler.address(), options).await?;
     let mut last = client.submit("operator.add", [1, 2])?;
     for name in ["rust", "worker-0", "rust", "worker-0"] {

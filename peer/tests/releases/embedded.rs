@@ -128,10 +128,7 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
 // ROLES SCHEDULER-17
 #[cfg(target_os = "linux")]
 async fn serves_collections(python: &Path) -> Result<(), Failure> {
-    let options = Options {
-        python: Some(PythonOptions::new(python)),
-        ..Options::default()
-    };
+    let options = Options::default().with_python(PythonOptions::new(python));
     let embedded = Embedded::start_with(options).await;
     serves(embedded, python, &["converts", "exchanges"]).await
 }

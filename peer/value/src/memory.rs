@@ -41,10 +41,7 @@ pub fn read_options() -> ReadOptions {
         limits.decompressed_len = limits.decompressed_len.min(total / 8);
         limits.decompressed_message_len = limits.decompressed_message_len.min(total / 2);
     }
-    ReadOptions {
-        limits,
-        ..ReadOptions::default()
-    }
+    ReadOptions::new(limits)
 }
 
 #[cfg(test)]

@@ -22,16 +22,12 @@ impl Pickling {
     };
 
     /// Pickles that all releases of Python read from 3.4 on.
-    pub const PORTABLE: WriterOptions = WriterOptions {
-        protocol: Protocol::V4,
-        framing: Framing::Frames,
-    };
+    pub const PORTABLE: WriterOptions = WriterOptions::new()
+        .with_protocol(Protocol::V4)
+        .with_framing(Framing::Frames);
 
     /// The options of a pickle.
     pub const fn options(self) -> WriterOptions {
-        WriterOptions {
-            protocol: self.protocol,
-            ..Self::PORTABLE
-        }
+        Self::PORTABLE.with_protocol(self.protocol)
     }
 }

@@ -376,14 +376,11 @@ impl Serialized {
         let mut options = memory::read_options();
         if let Some(limits) = self.limits.as_deref() {
             let memory = options.limits;
-            options.limits = Limits {
-                message_len: limits.message_len.min(memory.message_len),
-                decompressed_len: limits.decompressed_len.min(memory.decompressed_len),
-                decompressed_message_len: limits
-                    .decompressed_message_len
-                    .min(memory.decompressed_message_len),
-                ..*limits
-            };
+            let of_message = limits.decompressed_message_len;
+            options.limits = limits
+                .with_message_len(limits.message_len.min(memory.message_len))
+                .with_decompressed_len(limits.decompressed_len.min(memory.decompressed_len))
+                .with_decompressed_message_len(of_message.min(memory.decompressed_message_len));
         }
         options
     }

@@ -135,10 +135,7 @@ impl Opener {
         frames: &[Bytes],
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
-        let options = ReadOptions {
-            limits: self.limits.as_deref().copied().unwrap_or_default(),
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions::new(self.limits.as_deref().copied().unwrap_or_default());
         let message = Message::open(frames, layout, &options, &mut self.workspace)?;
         read(&mut Source {
             reader: message.reader(),

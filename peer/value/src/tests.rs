@@ -333,10 +333,7 @@ fn does_not_trust_declared_sizes() {
 fn payloads_that_are_opened_together_are_within_one_limit() {
     let payload = Serialized::of(&Value::bytes(vec![7; 100_000])).expect("a payload");
     let payload = payload.compressed(&mut daskwire::compression::Lz4::new());
-    let limits = Limits {
-        decompressed_message_len: 250_000,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_decompressed_message_len(250_000);
     let payload = payload.limited(Some(limits.into()));
     let mut copied_len = 0;
     for expected in [100_000, 200_000] {

@@ -81,6 +81,7 @@ impl Default for PythonOptions {
 
 /// Limits of the transfers between a worker and its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransferLimits {
     /// Maximum number of pending requests for data, if they are for 10,000,000 bytes or
     /// more; small data is not delayed. A peer that is sending 10,000,000 bytes or more
@@ -93,6 +94,14 @@ pub struct TransferLimits {
     /// Maximum number of bytes of a request, unless a single datum is larger.
     /// Default: 50,000,000, as in Dask.
     pub message_len: u64,
+}
+
+impl TransferLimits {
+    daskwire_comm::with_fields! {
+        with_receiving_count(receiving_count: usize);
+        with_sending_count(sending_count: u64);
+        with_message_len(message_len: u64);
+    }
 }
 
 impl Default for TransferLimits {

@@ -29,6 +29,7 @@ const PAUSED_RATE: u32 = 10;
 /// the `daskwire worker` command does so. Adding `:glibc.malloc.hugetlb=1` halves
 /// the time needed to spill data and to read it back.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct MemoryThresholds {
     /// If data uses more memory than this, the least recently used data is moved
     /// to disk; `None` for no limit. Default: 0.6, as in Dask.
@@ -54,6 +55,17 @@ pub struct MemoryThresholds {
     /// The interval at which the memory of the process is measured; while tasks are paused, it
     /// is measured ten times as often. Default: 200 milliseconds, as in Dask.
     pub monitor_interval: Duration,
+}
+
+impl MemoryThresholds {
+    daskwire_comm::with_fields! {
+        with_target(target: impl Into<Option<f64>>);
+        with_spill(spill: impl Into<Option<f64>>);
+        with_pause(pause: impl Into<Option<f64>>);
+        with_terminate(terminate: impl Into<Option<f64>>);
+        with_transfer(transfer: impl Into<Option<f64>>);
+        with_monitor_interval(monitor_interval: Duration);
+    }
 }
 
 /// Dask's defaults.
@@ -322,19 +334,13 @@ mod tests {
         for (len, excess) in [(0, 0), (650, 0), (700, 0), (701, 101), (2000, 1400)] {
             assert_eq!(dask.excess(1000, len), excess, "{len}");
         }
-        let none = MemoryThresholds {
-            target: None,
-            ..dask
-        };
+        let none = dask.with_target(None);
         assert_eq!(dask.full_len(1000), 700);
         // Otherwise nothing would be moved to disk, and no task started.
         assert_eq!(none.full_len(1000), u64::MAX);
         assert_eq!(none.target_len(1000), u64::MAX);
         assert_eq!(none.excess(1000, 900), 200);
-        let neither = MemoryThresholds {
-            spill: None,
-            ..none
-        };
+        let neither = none.with_spill(None);
         assert!(none.spills() && !neither.spills());
         assert_eq!(neither.excess(1000, 5000), 0);
     }

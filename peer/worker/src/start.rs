@@ -67,10 +67,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let connector = Connector::new(
         transports.clone(),
         // No retries: if a peer does not listen, its data is fetched from another peer.
-        CommOptions {
-            connect_retry: false,
-            ..builder.options.clone()
-        },
+        builder.options.clone().with_connect_retry(false),
     );
     let pool = Pool::new(Arc::new(connector), &party, builder.observer.clone());
     let SchedulerVersions {
@@ -162,11 +159,9 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         #[cfg(feature = "client")]
         client: tokio::sync::Mutex::default(),
         #[cfg(feature = "client")]
-        client_options: daskwire_client::ClientOptions {
-            transports: builder.transports.clone(),
-            comm: builder.options.clone(),
-            ..daskwire_client::ClientOptions::default()
-        },
+        client_options: daskwire_client::ClientOptions::default()
+            .with_transports(builder.transports.clone())
+            .with_comm(builder.options.clone()),
         buffers: builder.options.pool,
         observer: builder.observer,
         transfers: Transfers::default(),
@@ -226,12 +221,11 @@ async fn connect(
         scheduler, options, ..
     } = builder;
     let timeout = builder.start_timeout.unwrap_or(options.connect_timeout);
-    let patient = CommOptions {
-        connect_timeout: timeout,
-        answer_timeout: builder.start_timeout.unwrap_or(options.answer_timeout),
-        handshake_timeout: options.handshake_timeout.min(timeout),
-        ..options.clone()
-    };
+    let patient = options
+        .clone()
+        .with_connect_timeout(timeout)
+        .with_answer_timeout(builder.start_timeout.unwrap_or(options.answer_timeout))
+        .with_handshake_timeout(options.handshake_timeout.min(timeout));
     let retrying = || format!("no connection to {scheduler} yet, retrying");
     let connecting = transports.connect_for(scheduler, &patient, Traffic::Control);
     match notify.with_notice(retrying, timeout, connecting).await {
@@ -357,13 +351,11 @@ async fn scheduler_versions(
 /// The limits of the state machine.
 fn limits(builder: &Builder) -> Limits {
     let transfer_len = |limit| builder.thresholds.transfer_len(limit);
-    Limits {
-        nthreads: builder.nthreads,
-        transfer_count: builder.transfers.receiving_count.max(1),
-        transfer_len: builder.transfers.message_len,
-        transfer_total_len: builder.memory_limit.map_or(u64::MAX, transfer_len),
-        ..Limits::default()
-    }
+    Limits::default()
+        .with_nthreads(builder.nthreads)
+        .with_transfer_count(builder.transfers.receiving_count.max(1))
+        .with_transfer_len(builder.transfers.message_len)
+        .with_transfer_total_len(builder.memory_limit.map_or(u64::MAX, transfer_len))
 }
 
 /// The stream to and from a scheduler that has registered the worker.

@@ -105,10 +105,7 @@ async fn every_message_arrives_once_and_in_order() {
         Ok(count) => count.parse().expect("DASKWIRE_MESSAGES is a number"),
         Err(_) => 20_000,
     };
-    let quic = QuicOptions {
-        congestion: Congestion::Bbr,
-        ..QuicOptions::default()
-    };
+    let quic = QuicOptions::default().with_congestion(Congestion::Bbr);
     let tls = support::tls();
     let any = "quic://127.0.0.1:0".parse().expect("an address");
     let far = Node::bind(&any, &tls, CommOptions::default(), quic.clone()).await;

@@ -25,11 +25,9 @@ impl End {
         let runtime = runtime.expect("threads");
         let address = "quic://127.0.0.1:0".parse().expect("an address");
         let tls = tls();
-        let quic = QuicOptions {
-            keep_alive: Some(Duration::from_millis(200)),
-            idle_timeout: Duration::from_secs(1),
-            ..QuicOptions::default()
-        };
+        let quic = QuicOptions::default()
+            .with_keep_alive(Duration::from_millis(200))
+            .with_idle_timeout(Duration::from_secs(1));
         let node = Node::bind(&address, &tls, CommOptions::default(), quic);
         let node = Arc::new(runtime.block_on(node).expect("a socket"));
         Self { runtime, node }

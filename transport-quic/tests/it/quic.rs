@@ -81,28 +81,21 @@ impl Authority {
     }
 
     fn tls(&self) -> Tls {
-        Tls {
-            client: Some(Arc::new(self.client(true))),
-            server: Some(Arc::new(self.server(true))),
-            ..Tls::default()
-        }
+        Tls::default()
+            .with_client(Arc::new(self.client(true)))
+            .with_server(Arc::new(self.server(true)))
     }
 }
 
 fn quick() -> QuicOptions {
-    QuicOptions {
-        linger: Duration::from_millis(100),
-        ..QuicOptions::default()
-    }
+    QuicOptions::default().with_linger(Duration::from_millis(100))
 }
 
 fn once() -> CommOptions {
-    CommOptions {
-        connect_retry: false,
-        connect_timeout: Duration::from_secs(5),
-        handshake_timeout: Duration::from_secs(5),
-        ..CommOptions::default()
-    }
+    CommOptions::default()
+        .with_connect_retry(false)
+        .with_connect_timeout(Duration::from_secs(5))
+        .with_handshake_timeout(Duration::from_secs(5))
 }
 
 async fn bind(tls: &Tls, options: CommOptions, quic: QuicOptions) -> (Node, Address) {
@@ -158,11 +151,7 @@ fn pattern(len: usize) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn echo_of_all_sizes() {
     for congestion in [Congestion::Cubic, Congestion::Bbr] {
-        let (ours, theirs, address) = endpoints(QuicOptions {
-            congestion,
-            ..quick()
-        })
-        .await;
+        let (ours, theirs, address) = endpoints(quick().with_congestion(congestion)).await;
         let theirs = serve_echo(theirs);
         let comm = ours
             .connect(&address, &CommOptions::default())
@@ -268,10 +257,7 @@ async fn comms_share_a_connection() {
 async fn comms_beyond_the_limit_wait() {
     let tls = Authority::new().tls();
     let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
-    let few = QuicOptions {
-        max_comms: 2,
-        ..quick()
-    };
+    let few = quick().with_max_comms(2);
     let (theirs, address) = bind(&tls, CommOptions::default(), few).await;
     let theirs = serve_echo(theirs);
     let first = ours
@@ -282,10 +268,7 @@ async fn comms_beyond_the_limit_wait() {
         .connect(&address, &CommOptions::default())
         .await
         .unwrap();
-    let short = CommOptions {
-        connect_timeout: Duration::from_millis(200),
-        ..CommOptions::default()
-    };
+    let short = CommOptions::default().with_connect_timeout(Duration::from_millis(200));
     let error = ours.connect(&address, &short).await.unwrap_err();
     assert!(matches!(error, CommError::Timeout { .. }), "{error}");
     drop(first);
@@ -299,11 +282,7 @@ async fn comms_beyond_the_limit_wait() {
 #[tokio::test]
 async fn unread_comms_do_not_block_others() {
     const WINDOW: u32 = 64 << 10;
-    let quic = QuicOptions {
-        max_comms: 100,
-        stream_window: WINDOW,
-        ..quick()
-    };
+    let quic = quick().with_max_comms(100).with_stream_window(WINDOW);
     let (ours, theirs, address) = endpoints(quic).await;
     let mut unread = Vec::new();
     for _ in 0..99 {
@@ -461,10 +440,7 @@ async fn closing_loses_nothing() {
     const MESSAGES: u32 = 40;
     let tls = Authority::new().tls();
     for round in 0..60 {
-        let quic = QuicOptions {
-            linger: Duration::from_millis(round % 3),
-            ..QuicOptions::default()
-        };
+        let quic = QuicOptions::default().with_linger(Duration::from_millis(round % 3));
         let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
         let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
         let (our_comm, their_comm) = comm(&ours, &theirs, &address).await;
@@ -711,11 +687,9 @@ async fn ping(comm: &mut Comm) {
 
 #[test]
 fn a_peer_that_vanishes_is_noticed() {
-    let quic = QuicOptions {
-        idle_timeout: Duration::from_millis(600),
-        keep_alive: Some(Duration::from_millis(200)),
-        ..quick()
-    };
+    let quic = quick()
+        .with_idle_timeout(Duration::from_millis(600))
+        .with_keep_alive(Duration::from_millis(200));
     let tls = Authority::new().tls();
     let theirs = Vanishing::new(&tls, quic.clone());
     let address = theirs.address.clone();
@@ -934,10 +908,7 @@ async fn connecting_waits_for_a_late_listener() {
         };
         serve_echo(theirs)
     };
-    let options = CommOptions {
-        connect_timeout: Duration::from_secs(10),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_timeout(Duration::from_secs(10));
     let (comm, _theirs) = tokio::join!(ours.connect(&address, &options), listening);
     comm.unwrap();
 }
@@ -950,10 +921,7 @@ async fn connecting_to_a_silent_address_times_out() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let address = format!("quic://127.0.0.1:{port}").parse().unwrap();
-    let options = CommOptions {
-        connect_timeout: Duration::from_millis(500),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_timeout(Duration::from_millis(500));
     let start = Instant::now();
     let error = ours.connect(&address, &options).await.unwrap_err();
     assert!(matches!(error, CommError::Timeout { .. }), "{error}");
@@ -1015,10 +983,7 @@ async fn invalid_client_certificates_are_refused() {
 #[tokio::test]
 async fn unfinished_handshakes_are_reported() {
     let authority = Authority::new();
-    let hasty = CommOptions {
-        handshake_timeout: Duration::from_millis(200),
-        ..CommOptions::default()
-    };
+    let hasty = CommOptions::default().with_handshake_timeout(Duration::from_millis(200));
     let (theirs, address) = bind(&authority.tls(), hasty, quick()).await;
     // Forwards the first packet, and no answer.
     let between = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -1171,10 +1136,7 @@ async fn early_data_is_off() {
     server.max_early_data_size = u32::MAX;
     let mut client = authority.client(false);
     client.enable_early_data = true;
-    let tls = Tls {
-        server: Some(Arc::new(server)),
-        ..Tls::default()
-    };
+    let tls = Tls::default().with_server(Arc::new(server));
     let (_theirs, address) = bind(&tls, CommOptions::default(), quick()).await;
     let raw = raw_client(client, ALPN);
     for _ in 0..2 {
@@ -1224,15 +1186,8 @@ async fn invalid_configurations_are_refused() {
 #[tokio::test]
 async fn announcements_beyond_the_limits_are_refused() {
     let authority = Authority::new();
-    let limits = Limits {
-        frame_len: 1_000,
-        message_len: 2_000,
-        ..Limits::HOST
-    };
-    let options = CommOptions {
-        limits,
-        ..CommOptions::default()
-    };
+    let limits = Limits::HOST.with_frame_len(1_000).with_message_len(2_000);
+    let options = CommOptions::default().with_limits(limits);
     let (theirs, address) = bind(&authority.tls(), options, quick()).await;
     let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
     let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
@@ -1250,10 +1205,7 @@ async fn announcements_beyond_the_limits_are_refused() {
 #[tokio::test]
 async fn invalid_handshakes_are_refused() {
     let authority = Authority::new();
-    let options = CommOptions {
-        handshake_timeout: Duration::from_millis(300),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_handshake_timeout(Duration::from_millis(300));
     let (theirs, address) = bind(&authority.tls(), options, quick()).await;
     let raw = raw_client(authority.client(true), ALPN);
     let connection = raw
@@ -1292,12 +1244,10 @@ async fn invalid_handshakes_are_refused() {
 #[tokio::test]
 async fn connections_beyond_the_limit_are_refused() {
     let authority = Authority::new();
-    let few = QuicOptions {
-        max_connections: 1,
+    let few = quick()
+        .with_max_connections(1)
         // Every peer has to validate its address.
-        retry_threshold: 0,
-        ..quick()
-    };
+        .with_retry_threshold(0);
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), few).await;
     let theirs = serve_echo(theirs);
     let tls = Arc::new(authority.client(true));
@@ -1354,10 +1304,7 @@ async fn closing_a_connection_fails_unfinished_comms_only() {
 }
 
 fn transport(authority: &Authority) -> Quic {
-    Quic::new(QuicOptions {
-        tls: authority.tls(),
-        ..quick()
-    })
+    Quic::new(quick().with_tls(authority.tls()))
 }
 
 /// A program may call `block_on` of several executors, one after another.

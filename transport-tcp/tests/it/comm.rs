@@ -84,10 +84,7 @@ async fn against_connector(sent: &'static [u8], wire: WireFormat) -> Result<Comm
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap();
     });
-    let options = CommOptions {
-        wire,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_wire(wire);
     connect(&address, &options).await
 }
 
@@ -290,10 +287,7 @@ async fn listeners_can_use_the_format_of_the_peer() {
         (CLASSIC, Prefix::None, Layout::Classic),
         (&total_of_2021_3_0[..], Prefix::U64, Layout::Classic),
     ] {
-        let options = CommOptions {
-            wire: WireFormat::Detect,
-            ..CommOptions::default()
-        };
+        let options = CommOptions::default().with_wire(WireFormat::Detect);
         let (outcome, mut raw) = against_listener_with(options, sent, false).await;
         let mut comm = outcome.unwrap();
         let agreement = comm.agreement();
@@ -336,10 +330,7 @@ async fn connectors_can_use_a_given_format() {
 
 #[tokio::test(start_paused = true)]
 async fn answer_sends_its_handshake_after_a_timeout() {
-    let waiting = CommOptions {
-        wire: WireFormat::Detect,
-        ..CommOptions::default()
-    };
+    let waiting = CommOptions::default().with_wire(WireFormat::Detect);
     let (near, far) = tokio::io::duplex(4096);
     let started = tokio::time::Instant::now();
     let [near, far] = [near, far].map(tokio::io::split);
@@ -415,10 +406,7 @@ async fn truncated_handshakes_are_errors() {
 #[tokio::test]
 async fn the_oldest_handshakes_are_displaced() {
     const MAX: usize = 3;
-    let options = CommOptions {
-        max_handshakes: MAX,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_max_handshakes(MAX);
     let (listener, address) = listen("127.0.0.1", options).await;
     let mut silent = Vec::new();
     let mut handshakes = Vec::new();
@@ -504,10 +492,7 @@ async fn slow_peers_time_out() {
 async fn connection_errors_name_the_address() {
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     drop(listener);
-    let once = CommOptions {
-        connect_retry: false,
-        ..CommOptions::default()
-    };
+    let once = CommOptions::default().with_connect_retry(false);
     let error = connect(&address, &once).await.unwrap_err();
     assert!(matches!(error, CommError::Connect { .. }));
     assert!(error.to_string().contains(&address.to_string()), "{error}");
@@ -1078,10 +1063,7 @@ async fn stale_unix_sockets_are_replaced() {
 #[tokio::test]
 async fn large_frames_reuse_the_memory_of_a_pool() {
     let pool = BufferPool::new(64 << 20);
-    let options = CommOptions {
-        pool: Some(pool.clone()),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_pool(pool.clone());
     let (listener, address) = listen("127.0.0.1", options).await;
     let near = tokio::spawn(async move {
         let mut comm = connect(&address, &CommOptions::default()).await.unwrap();
@@ -1213,10 +1195,7 @@ async fn connecting_waits_for_a_late_listener() {
 async fn connecting_times_out() {
     let (listener, address) = listen("127.0.0.3", CommOptions::default()).await;
     drop(listener);
-    let options = CommOptions {
-        connect_timeout: Duration::from_millis(150),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_timeout(Duration::from_millis(150));
     let started = tokio::time::Instant::now();
     let error = connect(&address, &options).await.unwrap_err();
     let elapsed = started.elapsed();
@@ -1281,10 +1260,7 @@ async fn bad_peers_do_not_stop_a_listener() {
 async fn a_thousand_failed_attempts_leave_no_task() {
     let (listener, address) = listen("127.0.0.4", CommOptions::default()).await;
     drop(listener);
-    let options = CommOptions {
-        connect_retry: false,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_retry(false);
     let metrics = tokio::runtime::Handle::current().metrics();
     let before = metrics.num_alive_tasks();
     for _ in 0..1000 {

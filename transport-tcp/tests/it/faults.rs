@@ -237,10 +237,7 @@ async fn every_operation_can_fail_in_every_way() {
 async fn two_thousand_slow_peers_do_not_block_others() {
     const SLOW_COUNT: usize = 1000;
     raise_file_limit();
-    let options = CommOptions {
-        handshake_timeout: Duration::from_secs(4),
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_handshake_timeout(Duration::from_secs(4));
     let listener = bind(&"tcp://127.0.0.1:0".parse().unwrap(), options)
         .await
         .expect("a port");

@@ -166,16 +166,11 @@ async fn broken_messages_are_refused() {
 /// A length beyond the limits is refused by the header, before the bytes arrive.
 #[tokio::test]
 async fn limits_apply_to_what_is_announced() {
-    let limits = Limits {
-        frame_count: 3,
-        frame_len: 2000,
-        message_len: 3000,
-        ..Limits::HOST
-    };
-    let options = CommOptions {
-        limits,
-        ..CommOptions::default()
-    };
+    let limits = Limits::HOST
+        .with_frame_count(3)
+        .with_frame_len(2000)
+        .with_message_len(3000);
+    let options = CommOptions::default().with_limits(limits);
     let count = |count: u64| masked(0x82, &count.to_le_bytes());
     let long = |len: u64| [&[0x82, 0xff][..], &len.to_be_bytes(), &MASK].concat();
     for (bytes, expected) in [

@@ -53,16 +53,7 @@ const MESSAGE_LEN: usize = 32 << 10;
 const FRAME_COUNT: usize = 8;
 
 /// The limits for messages of the scheduler after the handshake.
-const LIMITS: Limits = Limits {
-    frame_count: FRAME_COUNT as u64,
-    frame_len: MESSAGE_LEN as u64,
-    message_len: MESSAGE_LEN as u64,
-    document_len: MESSAGE_LEN as u64,
-    depth: 16,
-    items: MESSAGE_LEN as u32,
-    decompressed_len: 0,
-    decompressed_message_len: 0,
-};
+const LIMITS: Limits = Limits::HOST.with_frame_count(FRAME_COUNT as u64).with_frame_len(MESSAGE_LEN as u64).with_message_len(MESSAGE_LEN as u64).with_document_len(MESSAGE_LEN as u64).with_depth(16).with_items(MESSAGE_LEN as u32).with_decompressed_len(0).with_decompressed_message_len(0);
 
 fn program(out: &mut Semihosting) -> bool {
     #[cfg(feature = "break-no-panic")]
@@ -94,11 +85,7 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     let deadline = Deadline::after(PATIENCE.saturating_mul(TICKS_PER_SECOND));
     let line = &mut Line { uart, deadline };
     let (mut incoming, mut outgoing) = ([0; MESSAGE_LEN], [0; HANDSHAKE_LEN]);
-    let options = CommOptions {
-        limits: LIMITS,
-        // Without a codec, the reply is not compressed.
-        ..CommOptions::CONNECTOR
-    };
+    let options = CommOptions::CONNECTOR.with_limits(LIMITS);
     let mut comm = Comm::<FRAME_COUNT>::new(options, &mut incoming, &mut outgoing)?;
     comm.drive(line, read, write)?;
     let agreement = comm.agreement().ok_or(Fault::NoHandshake)?;
@@ -138,10 +125,7 @@ fn write(line: &mut Line<'_>, bytes: &[u8]) -> Result<usize, UartError> {
 
 /// Prints the reply to `identity`.
 fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fault> {
-    let reading = ReadOptions {
-        limits: LIMITS,
-        ..ReadOptions::default()
-    };
+    let reading = ReadOptions::new(LIMITS);
     let mut scratch = Scratch::<16, 4>::new();
     let message = Message::open(frames, layout, &reading, &mut scratch)?;
 

@@ -22,16 +22,15 @@ const MAX_DEPTH: u32 = 10;
 const HEAD_LEN: u64 = 16;
 
 /// The limits of documents; the lengths of messages are limited by the buffers.
-const LIMITS: Limits = Limits {
-    frame_count: MAX_FRAMES as u64,
-    frame_len: u64::MAX,
-    message_len: u64::MAX,
-    document_len: u64::MAX,
-    depth: MAX_DEPTH,
-    items: 4096,
-    decompressed_len: 0,
-    decompressed_message_len: 0,
-};
+const LIMITS: Limits = Limits::HOST
+    .with_frame_count(MAX_FRAMES as u64)
+    .with_frame_len(u64::MAX)
+    .with_message_len(u64::MAX)
+    .with_document_len(u64::MAX)
+    .with_depth(MAX_DEPTH)
+    .with_items(4096)
+    .with_decompressed_len(0)
+    .with_decompressed_message_len(0);
 
 /// The message being received.
 pub(crate) struct Incoming<'b> {
@@ -366,10 +365,7 @@ impl<'b> Incoming<'b> {
     pub(crate) fn message<R>(&self, read: impl FnOnce(&Received<'_>) -> R) -> Option<R> {
         let mut slots = [&[][..]; MAX_FRAMES];
         let frames = self.frames(&mut slots)?;
-        let options = ReadOptions {
-            limits: LIMITS,
-            ..ReadOptions::default()
-        };
+        let options = ReadOptions::new(LIMITS);
         let mut scratch = Scratch::<{ MAX_DEPTH as usize }, MAX_FRAMES>::new();
         let message = Message::open(frames, Layout::Modern, &options, &mut scratch);
         Some(read(&Received {

@@ -993,10 +993,7 @@ fn written_payloads_can_be_compressed() {
         })
         .collect();
     let array = Array::new(DType::U32, &[100, 60], Order::C, &data).unwrap();
-    let options = WriteOptions {
-        shard_len: 16_000,
-        ..WriteOptions::default()
-    };
+    let options = WriteOptions::default().with_shard_len(16_000);
     let buffers = [PickleBuffer::new(&data, Mutability::Writable)];
     for layout in [Layout::Classic, Layout::Modern] {
         for out_len in [120_000, 100] {
@@ -1089,10 +1086,9 @@ fn written_payloads_match_dask() {
                 Some([_, 4, ..]) => Protocol::V4,
                 _ => Protocol::V5,
             };
-            let options = WriteOptions {
-                protocol,
-                shard_len,
-            };
+            let options = WriteOptions::default()
+                .with_protocol(protocol)
+                .with_shard_len(shard_len);
             let parts: Result<Vec<&[u8]>, _> = parsed.parts().and_then(Iterator::collect);
             let Ok(parts) = parts else {
                 return;
@@ -1205,10 +1201,9 @@ fn values_are_equal_in_both_layouts() {
         PickleBuffer::new(&bytes, Mutability::Writable),
         PickleBuffer::new(&bytes[..3], Mutability::ReadOnly),
     ];
-    let options = WriteOptions {
-        protocol: Protocol::V4,
-        shard_len: 40,
-    };
+    let options = WriteOptions::default()
+        .with_protocol(Protocol::V4)
+        .with_shard_len(40);
     let reading = daskwire::message::ReadOptions::default();
     for layout in [Layout::Classic, Layout::Modern] {
         let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);

@@ -118,11 +118,27 @@ pub struct Writer<'b, 'l> {
 
 /// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriterOptions {
     /// The version of the pickle protocol.
     pub protocol: Protocol,
     /// Whether the pickle is divided into frames.
     pub framing: Framing,
+}
+
+impl WriterOptions {
+    /// Creates options with the newest protocol and with frames.
+    pub const fn new() -> Self {
+        Self {
+            protocol: Protocol::V5,
+            framing: Framing::Frames,
+        }
+    }
+
+    with_fields! {
+        with_protocol(protocol: Protocol);
+        with_framing(framing: Framing);
+    }
 }
 
 /// A version of the pickle protocol.

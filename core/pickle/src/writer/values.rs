@@ -73,7 +73,7 @@ impl Writer<'_, '_> {
     ///
     /// ```
     /// # use daskwire_pickle::{Framing, WriteError, Writer, WriterOptions};
-    /// # let options = WriterOptions { framing: Framing::None, ..WriterOptions::default() };
+    /// # let options = WriterOptions::new().with_framing(Framing::None);
     /// # let mut buffer = [0; 32];
     /// # let mut writer = Writer::with_options(&mut buffer, &mut [], options);
     /// writer.int_magnitude(true, &0x80_u128.pow(8).to_le_bytes()); // -2^56

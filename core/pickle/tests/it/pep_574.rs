@@ -13,10 +13,9 @@ const READ_ONLY: Mutability = Mutability::ReadOnly;
 const WRITABLE: Mutability = Mutability::Writable;
 
 /// Protocol 5 without frames, which keeps the examples short.
-const BARE: WriterOptions = WriterOptions {
-    protocol: Protocol::V5,
-    framing: Framing::None,
-};
+const BARE: WriterOptions = WriterOptions::new()
+    .with_protocol(Protocol::V5)
+    .with_framing(Framing::None);
 
 fn written(options: WriterOptions, write: impl FnOnce(&mut Writer<'_, '_>)) -> Vec<u8> {
     let (mut out, mut levels) = (vec![0; 256], [WriterLevel::EMPTY; 8]);
@@ -60,10 +59,9 @@ fn bytearray<'d>(
 #[test]
 fn a_bytearray_of_protocol_4_is_copied_into_the_pickle() {
     // pickletools.optimize(pickle.dumps(b, protocol=4))
-    let options = WriterOptions {
-        protocol: Protocol::V4,
-        framing: Framing::Frames,
-    };
+    let options = WriterOptions::new()
+        .with_protocol(Protocol::V4)
+        .with_framing(Framing::Frames);
     let pickle = written(options, |writer| {
         writer.bytearray(b"abc");
     });
@@ -134,10 +132,9 @@ fn buffers_are_passed_out_of_band_as_views() {
 /// rejected alternatives.
 #[test]
 fn a_buffer_in_protocol_4_is_an_error() {
-    let options = WriterOptions {
-        protocol: Protocol::V4,
-        framing: Framing::None,
-    };
+    let options = WriterOptions::new()
+        .with_protocol(Protocol::V4)
+        .with_framing(Framing::None);
     for mutability in [READ_ONLY, WRITABLE] {
         let (mut out, mut levels) = ([0; 64], [WriterLevel::EMPTY; 8]);
         let mut writer = Writer::with_options(&mut out, &mut levels, options);

@@ -414,10 +414,7 @@ fn unusual_but_valid_pickles_are_read() {
 
 #[test]
 fn opcode_limit_is_enforced() {
-    let limits = Limits {
-        opcode_count: 2,
-        ..Limits::MICROCONTROLLER
-    };
+    let limits = Limits::MICROCONTROLLER.with_opcode_count(2);
     let tight = |pickle| read(Reader::with_limits(pickle, &limits));
     assert_eq!(tight(b"N.").1, None);
     let (tokens, error) = tight(b"NN.");

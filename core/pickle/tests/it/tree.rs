@@ -53,12 +53,11 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Limits that an input of some megabytes cannot reach.
-const WIDE: Limits = Limits {
-    opcode_count: u32::MAX,
-    value_count: u32::MAX,
-    stack_count: u32::MAX,
-    memo_count: u32::MAX,
-};
+const WIDE: Limits = Limits::HOST
+    .with_opcode_count(u32::MAX)
+    .with_value_count(u32::MAX)
+    .with_stack_count(u32::MAX)
+    .with_memo_count(u32::MAX);
 
 fn build<'p>(pickle: &'p [u8], buffers: &'p [Vec<u8>]) -> Result<Tree<'p>, PickleError> {
     let reader = Reader::with_limits(pickle, &WIDE).text_opcodes(true);
@@ -136,12 +135,11 @@ fn tree_is_independent_of_the_opcodes_used() {
         for _ in 0..8 {
             let limit = u32::try_from(below(40)).expect("it is small");
             let at_most = |choice| if choice == 0 { limit } else { u32::MAX };
-            let limits = Limits {
-                opcode_count: at_most(below(4)),
-                value_count: at_most(below(4)),
-                stack_count: at_most(below(4)),
-                memo_count: at_most(below(4)),
-            };
+            let limits = Limits::HOST
+                .with_opcode_count(at_most(below(4)))
+                .with_value_count(at_most(below(4)))
+                .with_stack_count(at_most(below(4)))
+                .with_memo_count(at_most(below(4)));
             crate::longer::check(&pickle, true, &buffers, &limits);
         }
         pickle.truncate(2048);
@@ -510,12 +508,10 @@ fn memory_is_proportional_to_the_pickle() {
 
 #[test]
 fn limits_are_exact() {
-    let limits = Limits {
-        value_count: 3,
-        stack_count: 2,
-        memo_count: 1,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST
+        .with_value_count(3)
+        .with_stack_count(2)
+        .with_memo_count(1);
     let kind = |pickle| {
         Tree::build::<&[u8]>(Reader::with_limits(pickle, &limits), &[], &limits)
             .map(|tree| tree.to_string())

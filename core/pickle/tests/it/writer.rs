@@ -40,10 +40,7 @@ fn written(write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
 }
 
 fn unframed(write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
-    let options = WriterOptions {
-        framing: Framing::None,
-        ..WriterOptions::default()
-    };
+    let options = WriterOptions::default().with_framing(Framing::None);
     written_as(options, write)
 }
 
@@ -484,13 +481,10 @@ fn output_matches_cpython() {
     let Cases(mut cases) = cases();
     for case in &expected {
         let name = case["name"].as_str().unwrap();
-        let options = WriterOptions {
-            protocol: match case["protocol"].as_u64() {
-                Some(4) => Protocol::V4,
-                _ => Protocol::V5,
-            },
-            ..WriterOptions::default()
-        };
+        let options = WriterOptions::default().with_protocol(match case["protocol"].as_u64() {
+            Some(4) => Protocol::V4,
+            _ => Protocol::V5,
+        });
         let writes = cases
             .remove(name)
             .unwrap_or_else(|| panic!("no case writes {name}"));
@@ -513,14 +507,11 @@ fn buffers_of_every_length_are_too_small_or_sufficient() {
     for (name, writes) in cases().0 {
         // Long ones at the lengths where an opcode begins or ends.
         for write in writes {
-            let options = WriterOptions {
-                protocol: if name.ends_with("in 4") {
-                    Protocol::V4
-                } else {
-                    Protocol::V5
-                },
-                ..WriterOptions::default()
-            };
+            let options = WriterOptions::default().with_protocol(if name.ends_with("in 4") {
+                Protocol::V4
+            } else {
+                Protocol::V5
+            });
             let whole = written_as(options, &write);
             let lengths: Vec<usize> = if whole.len() < 600 {
                 (0..=whole.len()).collect()
@@ -786,10 +777,7 @@ fn strings_are_utf_8_with_surrogates() {
 fn protocol_4_refuses_buffers() {
     for mutability in [READ_ONLY, WRITABLE] {
         for placement in [Placement::InBand, Placement::OutOfBand] {
-            let options = WriterOptions {
-                protocol: Protocol::V4,
-                ..WriterOptions::default()
-            };
+            let options = WriterOptions::default().with_protocol(Protocol::V4);
             let mut levels = [WriterLevel::EMPTY; 1];
             let mut writer = Writer::with_options(&mut [], &mut levels, options);
             let mut asked = false;

@@ -74,11 +74,9 @@ const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
 
 impl<'c> Cluster<'c> {
     fn new(choices: Choices<'c>, max_tasks_len: usize, client_grace: Duration) -> Self {
-        let policy = Policy {
-            max_tasks_len,
-            client_grace,
-            ..Policy::default()
-        };
+        let policy = Policy::default()
+            .with_max_tasks_len(max_tasks_len)
+            .with_client_grace(client_grace);
         let mut cluster = Self {
             choices,
             state: State::new(policy),

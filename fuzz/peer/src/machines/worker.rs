@@ -29,12 +29,12 @@ const PEERS: [&str; 4] = ["tcp://127.0.0.1:10", "tcp://127.0.0.1:11", HERE, "now
 pub(crate) fn worker_machine(input: &[u8]) {
     let mut choices = Choices(input);
     BUDGET.check(input.len(), || {
-        let limits = Limits {
-            nthreads: choices.below(3) + 1,
-            // One request at a time, or any number of such small ones.
-            transfer_total_len: [0, 1 << 40][choices.below(3).min(1)],
-            ..Limits::default()
-        };
+        let nthreads = choices.below(3) + 1;
+        // One request at a time, or any number of such small ones.
+        let transfer_total_len = [0, 1 << 40][choices.below(3).min(1)];
+        let limits = Limits::default()
+            .with_nthreads(nthreads)
+            .with_transfer_total_len(transfer_total_len);
         let mut worker = Worker {
             state: State::new(HERE, limits, [("GPU".to_owned(), 1.0)]),
             now: Duration::from_secs(1),

@@ -234,10 +234,7 @@ impl SchedulerArguments {
         scheduler: &Address,
         some: ClientOptions,
     ) -> Result<ClientOptions> {
-        let mut options = ClientOptions {
-            transports: self.tls.transports(&[scheduler])?,
-            ..some
-        };
+        let mut options = some.with_transports(self.tls.transports(&[scheduler])?);
         if let Some(timeout) = self.timeout {
             options.comm.connect_timeout = timeout;
             options.comm.answer_timeout = timeout;
@@ -251,11 +248,9 @@ impl SchedulerArguments {
 
 impl ClusterArguments {
     async fn connect(&self, meter: &Arc<Meter>) -> Result<Client> {
-        let options = ClientOptions {
-            route: self.route(),
-            meter: Some(Arc::clone(meter)),
-            ..ClientOptions::default()
-        };
+        let options = ClientOptions::default()
+            .with_route(self.route())
+            .with_meter(Arc::clone(meter));
         self.scheduler.connect_with(options).await
     }
 
@@ -791,11 +786,9 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     let (client, cluster) = match &arguments.scheduler {
         Some(scheduler) => {
             let address = address(scheduler)?;
-            let options = ClientOptions {
-                transports: arguments.tls.transports(&[&address])?,
-                observer: Some(Arc::<Recorder>::clone(&recorder)),
-                ..ClientOptions::default()
-            };
+            let options = ClientOptions::default()
+                .with_transports(arguments.tls.transports(&[&address])?)
+                .with_observer(Arc::<Recorder>::clone(&recorder));
             let client = connect(&address, options).await?;
             warn_of_release(&client);
             let workers = client.workers().await.map_err(message)?;

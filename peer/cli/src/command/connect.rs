@@ -188,11 +188,9 @@ pub(crate) fn is_worker(identity: &Identity) -> bool {
 
 /// Whether a peer replies in HTTP; `None` without a connection.
 async fn is_http(peer: &Address, transports: &Transports) -> Option<bool> {
-    let options = CommOptions {
-        connect_timeout: CHECK_TIMEOUT,
-        connect_retry: false,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default()
+        .with_connect_timeout(CHECK_TIMEOUT)
+        .with_connect_retry(false);
     let connecting = transports.connect_raw(peer, &options, Traffic::Normal);
     let mut connection = connecting.await.ok()?;
     let mut first = [0; 5];

@@ -346,10 +346,7 @@ async fn identity(arguments: &Identity) -> Result {
                 answer_timeout,
                 ..
             } = CommOptions::default();
-            CommOptions {
-                connect_timeout,
-                ..daskwire_peer::identity::options(answer_timeout)
-            }
+            daskwire_peer::identity::options(answer_timeout).with_connect_timeout(connect_timeout)
         }
     };
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
@@ -396,16 +393,18 @@ async fn relay(arguments: &Relay) -> Result {
     let listen = connect::address(&arguments.listen)?;
     let target = connect::address(&arguments.connect)?;
     let tls = arguments.tls.tls(&[&listen, &target])?;
-    let quic = QuicOptions {
-        congestion: match arguments.congestion {
+    let quic = QuicOptions::default()
+        .with_congestion(match arguments.congestion {
             CongestionChoice::Cubic => Congestion::Cubic,
             CongestionChoice::Bbr => Congestion::Bbr,
-        },
+        })
         // Shorter than the time that service managers give a process to stop.
-        drain_timeout: Duration::from_secs(2),
-        tls: tls.as_ref().map(Into::into).unwrap_or_default(),
-        ..QuicOptions::default()
-    };
+        .with_drain_timeout(Duration::from_secs(2))
+        .with_tls(
+            tls.as_ref()
+                .map(daskwire_quic::Tls::from)
+                .unwrap_or_default(),
+        );
     let mut transports = all_transports(tls.as_ref());
     if tls.is_some() {
         transports = with_added(transports.with(Quic::new(quic)));

@@ -225,11 +225,11 @@ pub(crate) fn transports(
     if let Some(timeout) = silence_timeout {
         let mut tcp = TcpOptions::default().with_timeout(timeout);
         if let Some(tls) = tls {
-            transports = transports.with(Quic::new(QuicOptions {
-                tls: (&tls).into(),
-                idle_timeout: QuicOptions::idle_timeout_for(timeout),
-                ..QuicOptions::default()
-            }));
+            transports = transports.with(Quic::new(
+                QuicOptions::default()
+                    .with_tls(&tls)
+                    .with_idle_timeout(QuicOptions::idle_timeout_for(timeout)),
+            ));
             tcp = tcp.with_tls(tls);
         }
         let tcp = Tcp::new(tcp);

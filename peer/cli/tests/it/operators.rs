@@ -159,10 +159,7 @@ async fn renewed_certificates_are_used_without_a_restart() {
         let comm = comm.expect("it accepts");
         comm.encryption().expect("TLS").peer_certificates[0].clone()
     };
-    let options = ClientOptions {
-        transports: transports.clone(),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_transports(transports.clone());
     let client = Client::connect_with(scheduler.address(), options).await;
     let client = client.expect("it accepts");
     let sum = client.submit("operator.add", [1, 2]).expect("valid");

@@ -14,10 +14,7 @@ fn transports() -> Transports {
     let pem = certificate();
     let tls = TlsSettings::new(&*pem, &*pem).build();
     let tls = tls.expect("a certificate");
-    let quic = QuicOptions {
-        tls: (&tls).into(),
-        ..QuicOptions::default()
-    };
+    let quic = QuicOptions::default().with_tls(&tls);
     daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic))
 }
 

@@ -96,11 +96,9 @@ fn layout_of(environment: Environment) -> (Prefix, Layout) {
 }
 
 fn reading(environment: Environment) -> ReadOptions {
-    ReadOptions {
+    ReadOptions::default()
         // 2.30.1 keeps them as maps.
-        sets_and_enums: matches!(environment, Environment::Current),
-        ..ReadOptions::default()
-    }
+        .with_sets_and_enums(matches!(environment, Environment::Current))
 }
 
 /// Our description of a message, with merged payloads.
@@ -604,10 +602,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
         let peer = daskwire_testing::echo(environment);
         let address: Address = peer.address().parse().expect("an address");
         runtime().block_on(async {
-            let options = CommOptions {
-                wire: WireFormat::Detect,
-                ..CommOptions::default()
-            };
+            let options = CommOptions::default().with_wire(WireFormat::Detect);
             let comm = daskwire_peer::transports()
                 .connect(&address, &options)
                 .await;

@@ -23,12 +23,12 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
         .nthreads(2)
         .functions(Functions::builtins().function("zeros", |len: usize| Value::bytes(vec![0; len])))
         .memory_limit(1 << 30)
-        .memory_thresholds(MemoryThresholds {
-            target: Some(0.0),
-            spill: None,
-            pause: None,
-            ..MemoryThresholds::default()
-        })
+        .memory_thresholds(
+            MemoryThresholds::default()
+                .with_target(0.0)
+                .with_spill(None)
+                .with_pause(None),
+        )
         .local_directory(scratch.path())
 }
 
@@ -57,10 +57,7 @@ async fn forwards_data_through_disk_without_deserializing() {
                 [f.key for f in futures]";
     let keys = cluster.python(code).replace('\'', "\"");
     let keys: Vec<String> = serde_json::from_str(&keys).expect("a list of strings");
-    let options = ClientOptions {
-        route: Route::Direct,
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_route(Route::Direct);
     let client = Client::connect_with(cluster.scheduler.address(), options)
         .await
         .expect("it connects");

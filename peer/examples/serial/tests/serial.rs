@@ -29,10 +29,7 @@ fn it_passes_the_conformance_checks_on_smol() {
 
 /// What a graph of two tasks comes to, for a client at this address.
 async fn seven_times_six(at: &Address, transports: &Transports) -> i64 {
-    let options = ClientOptions {
-        transports: transports.clone(),
-        ..ClientOptions::default()
-    };
+    let options = ClientOptions::default().with_transports(transports.clone());
     let client = Client::connect_with(&at.to_string(), options).await;
     let client = client.expect("a scheduler");
     let x = client.submit("operator.add", [1, 6]).expect("sent");

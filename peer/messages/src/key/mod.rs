@@ -222,10 +222,7 @@ impl Key {
 /// The key in its shortest encoding, which Dask uses too, so that equal keys have
 /// equal bytes.
 fn canonical(raw: &[u8]) -> Result<Key, Malformed> {
-    let limits = daskwire::Limits {
-        depth: DEPTH,
-        ..daskwire::Limits::HOST
-    };
+    let limits = daskwire::Limits::HOST.with_depth(DEPTH);
     let mut check = Reader::with_limits(raw, &limits);
     while !check.is_empty() {
         let before = check.position();

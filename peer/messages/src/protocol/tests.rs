@@ -235,18 +235,12 @@ fn payloads_are_opened_within_the_limits_of_their_comm() {
         Ok(Value::Serialized(received)) => Ok(received),
         other => Err(other),
     };
-    let limits = Limits {
-        decompressed_len: 1000,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_decompressed_len(1000);
     let received_payload = received(limits).expect("a payload");
     assert_eq!(received_payload, payload);
     let error = received_payload.open().expect_err("too long").to_string();
     assert!(error.contains("1000"), "{error}");
-    let limits = Limits {
-        document_len: 10,
-        ..Limits::HOST
-    };
+    let limits = Limits::HOST.with_document_len(10);
     assert!(received(limits).is_err());
 }
 

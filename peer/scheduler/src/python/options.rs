@@ -10,6 +10,7 @@ use daskwire_python::Interpreter;
 /// tasks, assigns the outputs of P2P shuffles to workers, and runs functions and plugins of
 /// clients. Its processes start when they are first needed.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PythonOptions {
     /// The interpreter, which can import the cluster's `distributed`, and what its graphs need.
     pub interpreter: Interpreter,
@@ -33,6 +34,17 @@ pub struct PythonOptions {
     /// Memory in bytes that a process may use. Then it is ended, and what it does fails.
     /// Default: none.
     pub memory_limit: Option<u64>,
+}
+
+impl PythonOptions {
+    daskwire_comm::with_fields! {
+        with_interpreter(interpreter: Interpreter);
+        with_max_processes(max_processes: NonZeroUsize);
+        with_time_limit(time_limit: Duration);
+        with_preload(preload: Vec<String>);
+        with_preload_argv(preload_argv: Vec<String>);
+        with_memory_limit(memory_limit: impl Into<Option<u64>>);
+    }
 }
 
 impl PythonOptions {

@@ -82,12 +82,9 @@ fn busy() -> CommError {
 async fn a_listener_that_fails_is_reported_and_others_still_accept() {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let kept = Arc::clone(&notices);
-    let options = Options {
-        on_notice: Some(Arc::new(move |notice: &Notice| {
-            lock(&kept).push(notice.clone());
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |notice: &Notice| {
+        lock(&kept).push(notice.clone());
+    }));
     let (first, errors) = failing_listener().await;
     let other = "inproc://still-accepts".parse().expect("an address");
     let transports = daskwire_rpc::transports();

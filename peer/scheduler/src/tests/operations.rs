@@ -65,14 +65,11 @@ async fn requests_are_served_as_the_table_says() {
 async fn messages_on_streams_are_served_as_the_table_says() {
     let unknown: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&unknown);
-    let options = Options {
-        on_notice: Some(Arc::new(move |notice| {
-            if let Notice::UnknownOp { op, .. } = notice {
-                lock(&seen).push(op.clone());
-            }
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |notice| {
+        if let Notice::UnknownOp { op, .. } = notice {
+            lock(&seen).push(op.clone());
+        }
+    }));
     let scheduler = scheduler_with("inproc://stream-operations", options).await;
     let is_unknown = |op: &str| lock(&unknown).iter().any(|known| known == op);
     for (op, is_served) in rows("## Messages on streams") {
@@ -111,12 +108,9 @@ async fn messages_on_streams_are_served_as_the_table_says() {
 async fn an_unknown_op_is_reported_once_of_each_comm() {
     let count = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&count);
-    let options = Options {
-        on_notice: Some(Arc::new(move |notice| {
-            *lock(&seen) += u32::from(matches!(notice, Notice::UnknownOp { .. }));
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |notice| {
+        *lock(&seen) += u32::from(matches!(notice, Notice::UnknownOp { .. }));
+    }));
     let scheduler = scheduler_with("inproc://unknown-ops", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     for _ in 0..3 {
@@ -132,10 +126,8 @@ async fn an_unknown_op_is_reported_once_of_each_comm() {
 
 #[tokio::test]
 async fn blocked_ops_are_refused() {
-    let options = Options {
-        blocked_ops: vec!["identity".to_owned(), "run_function".to_owned()],
-        ..Options::default()
-    };
+    let options =
+        Options::default().with_blocked_ops(vec!["identity".to_owned(), "run_function".to_owned()]);
     let scheduler = scheduler_with("inproc://blocked", options).await;
     for (op, expected) in [
         ("identity", Some("ValueError")),

@@ -9,12 +9,9 @@ use super::*;
 async fn a_panic_of_the_state_machine_ends_the_scheduler_and_its_streams() {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let kept = Arc::clone(&notices);
-    let options = Options {
-        on_notice: Some(Arc::new(move |notice: &Notice| {
-            kept.lock().expect("no panic").push(notice.clone());
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |notice: &Notice| {
+        kept.lock().expect("no panic").push(notice.clone());
+    }));
     let scheduler = scheduler_with("inproc://panic", options).await;
     let _worker = Worker::new(scheduler.address(), "inproc://panic-1").await;
     let mut other_worker = connect(scheduler.address()).await;
@@ -58,13 +55,10 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_and_its_streams() {
 async fn panicking_callback_is_not_called_again() {
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
-    let options = Options {
-        on_notice: Some(Arc::new(move |_: &Notice| {
-            *lock(&counted) += 1;
-            panic!("the callback panics");
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |_: &Notice| {
+        *lock(&counted) += 1;
+        panic!("the callback panics");
+    }));
     let scheduler = scheduler_with("inproc://callback", options).await;
     let _worker = Worker::new(scheduler.address(), "inproc://callback-1").await;
     let worker = Worker::new(scheduler.address(), "inproc://callback-2").await;
@@ -90,10 +84,7 @@ impl Observer for PanickingObserver {
 
 #[tokio::test]
 async fn a_client_whose_stream_ends_by_a_panic_is_removed() {
-    let options = Options {
-        observer: Some(Arc::new(PanickingObserver)),
-        ..Options::default()
-    };
+    let options = Options::default().with_observer(Arc::new(PanickingObserver));
     let scheduler = scheduler_with("inproc://observer", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     let broken = Client::new(scheduler.address(), "broken").await;

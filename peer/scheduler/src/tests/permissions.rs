@@ -3,11 +3,9 @@
 use super::*;
 
 fn permit(is_client: bool, is_worker: bool) -> Permissions {
-    Permissions {
-        subject: "the certificate of \"alice\"".to_owned(),
-        is_client,
-        is_worker,
-    }
+    Permissions::new("the certificate of \"alice\"")
+        .with_is_client(is_client)
+        .with_is_worker(is_worker)
 }
 
 /// A scheduler whose peers have these roles, and its notices.
@@ -18,13 +16,11 @@ async fn scheduler_for(
 ) -> (Scheduler, Arc<Mutex<Vec<String>>>) {
     let notices: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = Arc::clone(&notices);
-    let options = Options {
-        permit: Some(Arc::new(move |_: Option<&_>| permit(is_client, is_worker))),
-        on_notice: Some(Arc::new(move |notice: &Notice| {
+    let options = Options::default()
+        .with_permit(Arc::new(move |_: Option<&_>| permit(is_client, is_worker)))
+        .with_on_notice(Arc::new(move |notice: &Notice| {
             lock(&kept).push(notice.to_string());
-        })),
-        ..Options::default()
-    };
+        }));
     (scheduler_with(address, options).await, notices)
 }
 
@@ -142,13 +138,7 @@ async fn peers_without_a_role_may_do_nothing() {
 
 #[tokio::test]
 async fn plugins_take_a_limited_amount_of_memory() {
-    let options = Options {
-        policy: Policy {
-            max_shared_len: 10_000,
-            ..Policy::default()
-        },
-        ..Options::default()
-    };
+    let options = Options::default().with_policy(Policy::default().with_max_shared_len(10_000));
     let scheduler = scheduler_with("inproc://plugins", options).await;
     let mut channel = connect(scheduler.address()).await;
     let register = |name: &str, len: usize| {

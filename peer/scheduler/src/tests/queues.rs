@@ -11,11 +11,9 @@ fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let kept = Arc::clone(&notices);
     let on_notice = move |notice: &Notice| kept.lock().expect("no panic").push(notice.clone());
-    let options = Options {
-        max_queued_len: limit,
-        on_notice: Some(Arc::new(on_notice)),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .with_max_queued_len(limit)
+        .with_on_notice(Arc::new(on_notice));
     (options, notices)
 }
 

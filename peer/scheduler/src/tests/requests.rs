@@ -497,12 +497,9 @@ async fn workers_to_retire_are_chosen_or_named() {
 async fn malformed_messages_end_a_stream() {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let seen = Arc::clone(&notices);
-    let options = Options {
-        on_notice: Some(Arc::new(move |notice: &Notice| {
-            lock(&seen).push(notice.clone())
-        })),
-        ..Options::default()
-    };
+    let options = Options::default().with_on_notice(Arc::new(move |notice: &Notice| {
+        lock(&seen).push(notice.clone())
+    }));
     let scheduler = scheduler_with("inproc://malformed", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     // A message without a mandatory field
@@ -520,14 +517,8 @@ async fn malformed_messages_end_a_stream() {
 #[tokio::test(start_paused = true)]
 async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
     // These workers send no heartbeats.
-    let policy = Policy {
-        worker_ttl: None,
-        ..Policy::default()
-    };
-    let options = Options {
-        policy,
-        ..Options::default()
-    };
+    let policy = Policy::default().with_worker_ttl(None);
+    let options = Options::default().with_policy(policy);
     let (scheduler, _workers, mut client) = cluster_with("broadcasts", 3, options).await;
     let echo = Unknown {
         op: "echo".to_owned(),
@@ -641,13 +632,11 @@ async fn malformed_requests_are_replied_to_on_demand_only() {
 #[tokio::test]
 async fn serves_a_limited_number_of_comms() {
     let (notices, mut noticed) = tokio::sync::mpsc::unbounded_channel();
-    let options = Options {
-        max_comms: 2,
-        on_notice: Some(Arc::new(move |notice: &Notice| {
+    let options = Options::default()
+        .with_max_comms(2)
+        .with_on_notice(Arc::new(move |notice: &Notice| {
             let _ = notices.send(notice.clone());
-        })),
-        ..Options::default()
-    };
+        }));
     let scheduler = scheduler_with("inproc://full", options).await;
     let mut first = connect(scheduler.address()).await;
     let mut second = connect(scheduler.address()).await;
@@ -657,10 +646,7 @@ async fn serves_a_limited_number_of_comms() {
     }
     let connector = Connector::new(
         daskwire_rpc::transports(),
-        daskwire_comm::CommOptions {
-            connect_retry: false,
-            ..daskwire_comm::CommOptions::default()
-        },
+        daskwire_comm::CommOptions::default().with_connect_retry(false),
     );
     let connecting =
         || connector.connect(scheduler.address(), daskwire_comm::Traffic::Normal, None);
@@ -681,14 +667,8 @@ async fn serves_a_limited_number_of_comms() {
 
 #[tokio::test]
 async fn messages_are_limited_by_the_options_of_the_listener() {
-    let limits = daskwire::Limits {
-        items: 100,
-        ..daskwire::Limits::HOST
-    };
-    let options = daskwire_comm::CommOptions {
-        limits,
-        ..daskwire_comm::CommOptions::default()
-    };
+    let limits = daskwire::Limits::HOST.with_items(100);
+    let options = daskwire_comm::CommOptions::default().with_limits(limits);
     let at = "inproc://limited".parse().expect("an address");
     let listener = daskwire_rpc::transports().bind(&at, options).await;
     let scheduler = Scheduler::start([listener.expect("it is free")], Options::default());

@@ -260,6 +260,7 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget"
 
 /// The scheduling policy.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Seed of the random numbers that break ties. Default: 0.
     pub seed: u64,
@@ -322,6 +323,28 @@ pub struct Policy {
     /// take as much memory of workers as before; beside them, at most [`MAX_IN_GRACE`] clients with
     /// about a KiB each are kept. Default: zero.
     pub client_grace: Duration,
+}
+
+impl Policy {
+    daskwire_comm::with_fields! {
+        with_seed(seed: u64);
+        with_client_grace(client_grace: Duration);
+        with_deletion_interval(deletion_interval: Duration);
+        with_allowed_failures(allowed_failures: u32);
+        with_saturation(saturation: f64);
+        with_is_stealing(is_stealing: bool);
+        with_stealing_interval(stealing_interval: Duration);
+        with_durations(durations: Vec<(String, Duration)>);
+        with_worker_ttl(worker_ttl: impl Into<Option<Duration>>);
+        with_topic_length(topic_length: usize);
+        with_max_shared_len(max_shared_len: usize);
+        with_max_tasks_len(max_tasks_len: usize);
+        with_replica_interval(replica_interval: impl Into<Option<Duration>>);
+        with_replica_measure(replica_measure: MemoryMeasure);
+        with_no_worker_timeout(no_worker_timeout: impl Into<Option<Duration>>);
+        with_task_stream_length(task_stream_length: usize);
+        with_rebalancing(rebalancing: Rebalancing);
+    }
 }
 
 impl Default for Policy {

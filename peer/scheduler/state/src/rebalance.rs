@@ -31,6 +31,7 @@ struct Side {
 /// The rules of moves of data between workers. Dask's settings
 /// `distributed.worker.memory.rebalance`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Rebalancing {
     /// Whether only data counts as memory in use, and not what else a worker has used for 30
     /// seconds. Default: false.
@@ -42,6 +43,15 @@ pub struct Rebalancing {
     /// The difference between workers, as a share of the memory limit, below which nothing is
     /// moved. Default: 0.1.
     pub gap: f64,
+}
+
+impl Rebalancing {
+    daskwire_comm::with_fields! {
+        with_is_of_data(is_of_data: bool);
+        with_sender_min(sender_min: f64);
+        with_recipient_max(recipient_max: f64);
+        with_gap(gap: f64);
+    }
 }
 
 impl Default for Rebalancing {

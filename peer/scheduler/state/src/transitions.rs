@@ -34,12 +34,9 @@ impl State {
     }
 
     fn record(&mut self, key: Key, from: &'static str, to: &'static str) {
-        let event = TaskEvent {
-            key,
-            change: TaskChange::State { from, to },
-            stimulus: self.stimulus.clone(),
-            time: self.now.as_secs_f64(),
-        };
+        let change = TaskChange::State { from, to };
+        let stimulus = self.stimulus.clone();
+        let event = TaskEvent::new(key, change, stimulus, self.now.as_secs_f64());
         if self.is_watched {
             self.actions.push(Action::Task(event.clone()));
         }

@@ -11,12 +11,12 @@ use daskwire_testing::TLS_PEM;
 /// address needs them.
 pub(crate) async fn client_at(address: &str) -> Client {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
-    let options = ClientOptions {
-        transports: daskwire_peer::transports_with_tls(&settings.build().expect("certificates")),
+    let options = ClientOptions::default()
+        .with_transports(daskwire_peer::transports_with_tls(
+            &settings.build().expect("certificates"),
+        ))
         // A broken connection is a failure of the test.
-        reconnect: Reconnect::Never,
-        ..ClientOptions::default()
-    };
+        .with_reconnect(Reconnect::Never);
     let client = Client::connect_with(address, options).await;
     client.expect("it connects")
 }

@@ -21,10 +21,7 @@ impl Embedded {
         let on_notice = Arc::new(move |notice: &Notice| {
             seen.lock().expect("no panic").push(notice.clone());
         });
-        let options = Options {
-            on_notice: Some(on_notice),
-            ..options
-        };
+        let options = options.with_on_notice(on_notice);
         let address = "tcp://127.0.0.1:0".parse().expect("an address");
         let listener = daskwire_peer::transports()
             .bind(&address, Default::default())

@@ -7,10 +7,7 @@ use daskwire_testing::{Environment, python};
 /// Starts a cluster whose scheduler and two workers run Python.
 pub(crate) async fn cluster_with_python() -> LocalCluster {
     let interpreter = python(Environment::Current);
-    let options = Options {
-        python: Some(PythonOptions::new(&interpreter)),
-        ..Options::default()
-    };
+    let options = Options::default().with_python(PythonOptions::new(&interpreter));
     LocalCluster::builder()
         .transport(ClusterTransport::Tcp)
         .configure_workers(move |_, worker| worker.python(&interpreter))

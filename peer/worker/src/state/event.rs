@@ -16,6 +16,7 @@ pub type Peer = Arc<str>;
 
 /// Limits of a worker.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
@@ -35,6 +36,17 @@ pub struct Limits {
     /// Interval at which the scheduler is asked where missing data is. Default: 1
     /// second, as in Dask.
     pub search_interval: Duration,
+}
+
+impl Limits {
+    daskwire_comm::with_fields! {
+        with_nthreads(nthreads: usize);
+        with_transfer_count(transfer_count: usize);
+        with_transfer_len(transfer_len: u64);
+        with_transfer_total_len(transfer_total_len: u64);
+        with_busy_pause(busy_pause: Duration);
+        with_search_interval(search_interval: Duration);
+    }
 }
 
 impl Default for Limits {

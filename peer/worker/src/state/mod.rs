@@ -376,12 +376,8 @@ impl State {
     }
 
     fn record(&mut self, key: Key, change: TaskChange) {
-        let event = TaskEvent {
-            key,
-            change,
-            stimulus: self.stimulus.clone(),
-            time: self.now.as_secs_f64(),
-        };
+        let stimulus = self.stimulus.clone();
+        let event = TaskEvent::new(key, change, stimulus, self.now.as_secs_f64());
         if self.is_watched {
             self.actions.push(Action::Report(event.clone()));
         }

@@ -119,10 +119,7 @@ async fn worker_ends_on_request_or_without_scheduler() {
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
     let at = address(worker.address());
     worker.close().await;
-    let options = CommOptions {
-        connect_retry: false,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_retry(false);
     let refused = transports()
         .connect(&at, &options)
         .await
@@ -358,15 +355,14 @@ async fn a_worker_to_be_restarted_has_left_before_it_answers() {
 #[tokio::test]
 async fn a_process_above_its_limit_ends_the_worker() {
     let scheduler = Scheduler::new("inproc").await;
-    let thresholds = MemoryThresholds {
-        target: None,
-        spill: None,
-        pause: None,
+    let thresholds = MemoryThresholds::default()
+        .with_target(None)
+        .with_spill(None)
+        .with_pause(None)
         // This process uses more than a kilobyte.
-        terminate: Some(0.95),
-        transfer: None,
-        monitor_interval: Duration::from_millis(1),
-    };
+        .with_terminate(0.95)
+        .with_transfer(None)
+        .with_monitor_interval(Duration::from_millis(1));
     let builder = scheduler.worker("w").memory_limit(1000);
     let builder = builder.memory_thresholds(thresholds);
     let (worker, mut stream) = scheduler.start(builder).await;
@@ -473,10 +469,7 @@ async fn serves_a_limited_number_of_comms() {
     let mut first = asking(&worker).await;
     let _: Value = ask(&mut first, Ping::default()).await;
     let at = address(worker.address());
-    let options = CommOptions {
-        connect_retry: false,
-        ..CommOptions::default()
-    };
+    let options = CommOptions::default().with_connect_retry(false);
     let transports = transports();
     transports
         .connect(&at, &options)

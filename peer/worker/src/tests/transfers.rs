@@ -225,10 +225,9 @@ async fn bounds_the_number_of_outgoing_transfers() {
 #[tokio::test]
 async fn transfers_without_acknowledgement_stop_counting() {
     let scheduler = Scheduler::new("inproc").await;
-    let builder = scheduler.worker("w").transfer_limits(TransferLimits {
-        sending_count: 1,
-        ..TransferLimits::default()
-    });
+    let builder = scheduler
+        .worker("w")
+        .transfer_limits(TransferLimits::default().with_sending_count(1));
     let (worker, _stream) = scheduler.start(builder).await;
     // Inproc counts as the same host.
     let mut taken = Vec::new();

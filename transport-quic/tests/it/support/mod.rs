@@ -32,17 +32,15 @@ impl Node {
         options: CommOptions,
         quic: QuicOptions,
     ) -> Result<Self, CommError> {
-        let quic = QuicOptions {
-            tls: tls.clone(),
-            handshake_timeout: options.handshake_timeout,
-            ..quic
-        };
+        let quic = quic
+            .with_tls(tls.clone())
+            .with_handshake_timeout(options.handshake_timeout);
         Ok(Self::new(Endpoint::bind(address, quic).await?, options))
     }
 
     pub(crate) fn client(tls: impl Into<Tls>, quic: QuicOptions) -> Result<Self, CommError> {
         let tls = tls.into();
-        let endpoint = Endpoint::client(QuicOptions { tls, ..quic })?;
+        let endpoint = Endpoint::client(quic.with_tls(tls))?;
         Ok(Self::new(endpoint, CommOptions::default()))
     }
 

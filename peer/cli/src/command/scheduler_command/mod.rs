@@ -242,23 +242,19 @@ async fn start<'f>(
     };
     let http_port = server.as_ref().map(Server::port);
     let contact = settings.contact.clone();
-    let options = Options {
-        policy: settings.policy.clone(),
-        blocked_ops: settings.blocked_ops.clone(),
-        permit: settings.permit.clone(),
-        transports,
-        comm: settings.comm_options(),
-        contact_address: contact.or_else(|| bound.first().cloned()),
-        services: http_port
-            .map(|port| ("dashboard".to_owned(), port))
-            .into_iter()
-            .collect(),
-        idle_timeout: settings.idle_timeout,
-        #[cfg(target_os = "linux")]
-        python: settings.python.clone(),
-        on_notice: Some(Arc::new(report)),
-        ..Options::default()
-    };
+    let services = http_port.map(|port| ("dashboard".to_owned(), port));
+    let mut options = Options::default()
+        .with_policy(settings.policy.clone())
+        .with_blocked_ops(settings.blocked_ops.clone())
+        .with_transports(transports)
+        .with_comm(settings.comm_options())
+        .with_contact_address(contact.or_else(|| bound.first().cloned()))
+        .with_services(services.into_iter().collect())
+        .with_idle_timeout(settings.idle_timeout)
+        .with_on_notice(Arc::new(report));
+    options.permit = settings.permit.clone();
+    #[cfg(target_os = "linux")]
+    let options = options.with_python(settings.python.clone());
     let scheduler = Scheduler::start(listeners, options).map_err(|error| error.to_string())?;
     #[cfg(target_os = "linux")]
     if let Err(error) = scheduler.preloaded().await {

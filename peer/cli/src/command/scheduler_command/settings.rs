@@ -95,10 +95,8 @@ impl Settings {
         };
         Ok(Self {
             contact: contact.transpose()?,
-            policy: Policy {
-                client_grace: arguments.client_grace,
-                ..with_limit(policy(config)?, arguments.memory_limit)
-            },
+            policy: with_limit(policy(config)?, arguments.memory_limit)
+                .with_client_grace(arguments.client_grace),
             blocked_ops: blocked_ops(config)?,
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
@@ -202,10 +200,7 @@ impl Settings {
 
     /// The options of comms that workers and clients open.
     pub(super) fn listen_options(&self) -> CommOptions {
-        CommOptions {
-            compression: self.compression,
-            ..CommOptions::default()
-        }
+        CommOptions::default().with_compression(self.compression)
     }
 
     /// The options of comms to workers.
@@ -302,11 +297,9 @@ fn permit(config: &Config, listen: &[Address]) -> Result<Option<Permit>> {
             let is_named = |names: &Vec<String>| own.iter().any(|name| names.contains(name));
             names.as_ref().is_none_or(is_named)
         };
-        Permissions {
-            subject: format!("the certificate of {:?}", own.join(", ")),
-            is_client: is_one_of(&clients),
-            is_worker: is_one_of(&workers),
-        }
+        Permissions::new(format!("the certificate of {:?}", own.join(", ")))
+            .with_is_client(is_one_of(&clients))
+            .with_is_worker(is_one_of(&workers))
     })))
 }
 

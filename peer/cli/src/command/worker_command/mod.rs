@@ -330,11 +330,9 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
         Some(limit) => usize::try_from(limit / POOL_PART).map_or(POOL_LEN, |len| len.min(POOL_LEN)),
         None => POOL_LEN,
     };
-    let mut options = CommOptions {
-        pool: Some(BufferPool::new(pool_len)),
-        compression: settings.compression,
-        ..CommOptions::default()
-    };
+    let mut options = CommOptions::default()
+        .with_pool(BufferPool::new(pool_len))
+        .with_compression(settings.compression);
     if let Some(timeout) = settings.connect_timeout {
         options.connect_timeout = timeout;
         options.handshake_timeout = timeout;

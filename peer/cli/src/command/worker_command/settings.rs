@@ -481,17 +481,18 @@ fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
         Ok::<_, Failure>(value.unwrap_or(default))
     };
     let terminate = fraction("terminate", Some(0.95))?;
-    Ok(MemoryThresholds {
-        target: fraction("target", default.target)?,
-        spill: fraction("spill", default.spill)?,
-        pause: fraction("pause", default.pause)?,
+    Ok(MemoryThresholds::default()
+        .with_target(fraction("target", default.target)?)
+        .with_spill(fraction("spill", default.spill)?)
+        .with_pause(fraction("pause", default.pause)?)
         // Without a nanny, nothing would restart the worker.
-        terminate: terminate.filter(|_| has_nanny),
-        transfer: fraction("transfer", default.transfer)?,
-        monitor_interval: setting(config, "memory.monitor-interval", quantity::duration)?
-            .unwrap_or(default.monitor_interval)
-            .max(Duration::from_millis(10)),
-    })
+        .with_terminate(terminate.filter(|_| has_nanny))
+        .with_transfer(fraction("transfer", default.transfer)?)
+        .with_monitor_interval(
+            setting(config, "memory.monitor-interval", quantity::duration)?
+                .unwrap_or(default.monitor_interval)
+                .max(Duration::from_millis(10)),
+        ))
 }
 
 fn transfers(config: &Config) -> Result<TransferLimits> {
@@ -503,12 +504,13 @@ fn transfers(config: &Config) -> Result<TransferLimits> {
     // `outgoing` limits the connections that a worker opens to fetch data.
     let receiving = setting(config, "connections.outgoing", count)?;
     let sending = setting(config, "connections.incoming", count)?;
-    Ok(TransferLimits {
-        receiving_count: receiving.map_or(default.receiving_count, |count| count as usize),
-        sending_count: sending.map_or(default.sending_count, u64::from),
-        message_len: setting(config, "transfer.message-bytes-limit", quantity::size)?
-            .unwrap_or(default.message_len),
-    })
+    Ok(TransferLimits::default()
+        .with_receiving_count(receiving.map_or(default.receiving_count, |count| count as usize))
+        .with_sending_count(sending.map_or(default.sending_count, u64::from))
+        .with_message_len(
+            setting(config, "transfer.message-bytes-limit", quantity::size)?
+                .unwrap_or(default.message_len),
+        ))
 }
 
 fn resources(config: &Config) -> Result<BTreeMap<String, f64>> {

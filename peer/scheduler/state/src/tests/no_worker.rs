@@ -4,10 +4,8 @@ use super::*;
 
 fn cluster(timeout: u64) -> (Cluster, ClientId) {
     let mut cluster = Cluster::new();
-    cluster.state = State::new(Policy {
-        no_worker_timeout: Some(Duration::from_secs(timeout)),
-        ..Policy::default()
-    });
+    cluster.state =
+        State::new(Policy::default().with_no_worker_timeout(Duration::from_secs(timeout)));
     let client = cluster.client("me");
     (cluster, client)
 }

@@ -72,10 +72,7 @@ fn ended_tasks_are_recorded_once_they_were_asked_for() {
 #[test]
 fn the_number_of_recorded_tasks_is_limited() {
     let mut cluster = Cluster::new();
-    cluster.state = State::new(Policy {
-        task_stream_length: 2,
-        ..Policy::default()
-    });
+    cluster.state = State::new(Policy::default().with_task_stream_length(2));
     let (client, worker) = (cluster.client("me"), cluster.worker("tcp://w:1", 1));
     cluster.handle(SchedulerInput::RecordTasks);
     for key in ["a", "b", "c"] {

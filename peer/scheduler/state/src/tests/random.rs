@@ -142,15 +142,13 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        let policy = Policy {
-            seed,
+        let policy = Policy::default()
+            .with_seed(seed)
             // Tasks do not fail because of random losses.
-            allowed_failures: u32::MAX,
-            topic_length: 5,
-            task_stream_length: 5,
-            client_grace: Duration::from_secs(seed % 2),
-            ..Policy::default()
-        };
+            .with_allowed_failures(u32::MAX)
+            .with_topic_length(5)
+            .with_task_stream_length(5)
+            .with_client_grace(Duration::from_secs(seed % 2));
         let mut simulation = Self {
             state: State::new(policy),
             random: seed,

@@ -33,10 +33,7 @@ struct Worker(State);
 
 impl Worker {
     fn new(nthreads: usize) -> Self {
-        let limits = Limits {
-            nthreads,
-            ..Limits::default()
-        };
+        let limits = Limits::default().with_nthreads(nthreads);
         let resources = [("GPU".to_owned(), 1.0)];
         Self(State::new(HERE, limits, resources))
     }

@@ -26,10 +26,7 @@ fn program(out: &mut cortex_m::Semihosting) -> bool {
 }
 
 fn read(frames: &[&[u8]]) -> Option<bool> {
-    let options = ReadOptions {
-        limits: Limits::MICROCONTROLLER,
-        ..ReadOptions::default()
-    };
+    let options = ReadOptions::new(Limits::MICROCONTROLLER);
     let (mut scratch, mut walk_scratch) = (Scratch::<8, 4>::new(), Scratch::<8>::new());
     let layout = Layout::Modern;
     let message = Message::open(frames, layout, &options, &mut scratch).ok()?;
