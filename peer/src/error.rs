@@ -1,6 +1,7 @@
 //! An error that covers all operations of all roles.
 
 use core::fmt;
+use std::sync::Arc;
 
 use daskwire_comm::CommError;
 
@@ -8,6 +9,8 @@ use daskwire_comm::CommError;
 use crate::client::{ConnectError, Disconnected, RunError, ScatterError, SubmitError, TaskError};
 #[cfg(feature = "local-cluster")]
 use crate::cluster;
+use crate::identity::IdentityError;
+use crate::relay::RelayError;
 #[cfg(feature = "scheduler")]
 use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
@@ -53,7 +56,7 @@ macro_rules! any_of {
 }
 
 any_of! {
-    /// Any error of a client, worker or scheduler, for programs that handle all of
+    /// Any error of a client, worker, scheduler or relay, for programs that handle all of
     /// them alike: each operation has an error of its own, which converts to this one.
     #[derive(Clone, Debug)]
     #[non_exhaustive]
@@ -90,6 +93,10 @@ any_of! {
         /// The scheduler in this process has ended.
         #[cfg(feature = "scheduler")]
         Scheduler(ServeError),
+        /// A scheduler does not say what it is.
+        Identity(Arc<IdentityError>),
+        /// A relay cannot forward.
+        Relay(Arc<RelayError>),
         /// A value cannot be serialized or deserialized.
         Value(ValueError),
         /// An exception of a function that ran outside of tasks.
@@ -102,6 +109,18 @@ any_of! {
 impl From<CommError> for Error {
     fn from(error: CommError) -> Self {
         Self::Request(error.into())
+    }
+}
+
+impl From<IdentityError> for Error {
+    fn from(error: IdentityError) -> Self {
+        Self::Identity(Arc::new(error))
+    }
+}
+
+impl From<RelayError> for Error {
+    fn from(error: RelayError) -> Self {
+        Self::Relay(Arc::new(error))
     }
 }
 
@@ -125,13 +144,13 @@ impl Error {
             #[cfg(feature = "worker")]
             Self::StartWorker(error) => error.kind(),
             #[cfg(feature = "scheduler")]
-            Self::StartScheduler(_) | Self::Scheduler(_) => ErrorKind::System,
+            Self::StartScheduler(error) => error.kind(),
+            #[cfg(feature = "scheduler")]
+            Self::Scheduler(error) => error.kind(),
             #[cfg(feature = "local-cluster")]
-            Self::StartCluster(error) => match error {
-                cluster::StartError::Listen(error) => ErrorKind::of_comm(error),
-                cluster::StartError::Worker(error) => error.kind(),
-                _ => ErrorKind::System,
-            },
+            Self::StartCluster(error) => error.kind(),
+            Self::Identity(error) => error.kind(),
+            Self::Relay(error) => error.kind(),
             Self::Remote(_) => ErrorKind::Exception,
             Self::Value(_) | Self::Type(_) => ErrorKind::Value,
         }

@@ -112,6 +112,16 @@ pub enum RelayError {
     Target(CommError),
 }
 
+daskwire_rpc::kinds! {
+    RelayError: |error| match error {
+        Self::Timeout { .. } => ErrorKind::Timeout,
+        Self::Frame(_) => ErrorKind::Protocol,
+        Self::Io(_) => ErrorKind::Connection,
+        Self::Comm(error) | Self::Target(error) => ErrorKind::of_comm(error),
+        Self::TooManyConnections { .. } => ErrorKind::Refused,
+    };
+}
+
 impl From<CommError> for RelayError {
     fn from(error: CommError) -> Self {
         Self::Comm(error)

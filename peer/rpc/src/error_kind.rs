@@ -5,7 +5,7 @@ use daskwire_comm::CommError;
 use crate::RequestError;
 
 /// The kind of an error: who or what is at fault, by which programs decide what to do. The errors of
-/// clients, workers and requests have a method `kind`.
+/// clients, workers, schedulers, relays and requests have a method `kind`.
 ///
 /// ```
 /// use daskwire_rpc::{ErrorKind, RequestError};

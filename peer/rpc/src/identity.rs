@@ -76,6 +76,15 @@ pub enum IdentityError {
     Answer(ProtocolError),
 }
 
+crate::kinds! {
+    IdentityError: |error| match error {
+        Self::Comm(error) => ErrorKind::of_comm(error),
+        Self::NoAnswer => ErrorKind::Connection,
+        Self::Timeout(_) => ErrorKind::Timeout,
+        Self::Answer(_) => ErrorKind::Protocol,
+    };
+}
+
 impl core::fmt::Display for IdentityError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {

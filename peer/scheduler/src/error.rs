@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError};
+use daskwire_rpc::kinds;
 
 /// The error of [`Scheduler::start`](super::Scheduler::start).
 #[derive(Clone, Debug)]
@@ -18,6 +19,16 @@ pub enum StartError {
     Python(Arc<io::Error>),
     /// A module of `PythonOptions::preload` cannot be loaded, for this reason.
     Preload(String),
+}
+
+kinds! {
+    StartError: |error| match error {
+        Self::NoListeners | Self::Preload(_) => ErrorKind::Invalid,
+        Self::LocalAddress(_) | Self::Python(_) => ErrorKind::System,
+    };
+    ServeError: |error| match error {
+        Self::Panicked { .. } | Self::ListenerFailed { .. } => ErrorKind::System,
+    };
 }
 
 impl fmt::Display for StartError {

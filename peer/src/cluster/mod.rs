@@ -101,6 +101,16 @@ pub enum StartError {
     Tls(Arc<TlsError>),
 }
 
+daskwire_rpc::kinds! {
+    StartError: |error| match error {
+        Self::Listen(error) => ErrorKind::of_comm(error),
+        Self::Scheduler(error) => error.kind(),
+        Self::Worker(error) => error.kind(),
+        #[cfg(feature = "self-signed")]
+        Self::Certificate(_) | Self::Tls(_) => ErrorKind::System,
+    };
+}
+
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use crate::support::client::client_at;
 use daskwire_peer::client::{ConnectError, SubmitError, TaskError, TypedFuture};
+use daskwire_peer::scheduler::Scheduler;
 use daskwire_peer::{Array, Client, ErrorKind, Value};
 use daskwire_testing::{Environment, Peer};
 use serde::Deserialize;
@@ -134,6 +135,21 @@ async fn errors_have_kinds() {
         (refused.kind(), refused.is_retryable()),
         (ErrorKind::Connection, true)
     );
+
+    let scheduler = format!("tcp://{address}").parse().expect("an address");
+    let once = daskwire_peer::identity::options(Duration::from_secs(60));
+    let transports = daskwire_peer::transports();
+    let unknown = daskwire_peer::identity::identity(&scheduler, &transports, &once);
+    let unknown = unknown.await.expect_err("nothing listens");
+    assert_eq!(
+        (unknown.kind(), unknown.is_retryable()),
+        (ErrorKind::Connection, true)
+    );
+    assert!(daskwire_peer::Error::from(unknown).is_retryable());
+    let full = daskwire_peer::relay::RelayError::TooManyConnections { limit: 1 };
+    assert_eq!(daskwire_peer::Error::from(full).kind(), ErrorKind::Refused);
+    let unheard = Scheduler::start([], Default::default()).expect_err("no listeners");
+    assert_eq!(unheard.kind(), ErrorKind::Invalid);
 }
 
 #[tokio::test]
