@@ -11,8 +11,8 @@ pub use daskwire_client::{
     AsCompleted, Call, CallStack, Calls, Client, ClientOptions, ClusterVersions, Completed,
     ConnectError, Connection, ConnectionWatch, Dataset, Disconnected, Event, FromResult, Lease,
     Lock, LogLine, Meter, NodeVersions, OnReconnect, PerformanceReport, PluginKind, Profile,
-    ProfileOptions, Profiled, Queue, Reconnect, Restarted, Results, Route, RunError, RunResults,
-    ScatterError, ScatterOptions, Semaphore, SharedValue, Status, StoryStep, SubmitError,
-    SubmitOptions, Subscription, TaskError, TaskFuture, TaskStates, TopicEvent, TypedFuture,
-    Variable, Workers,
+    ProfileOptions, Profiled, Queue, Reconnect, Restarted, Results, Returned, Route, RunError,
+    RunResults, ScatterError, ScatterOptions, Semaphore, SharedValue, Status, StoryStep,
+    SubmitError, SubmitOptions, Subscription, TaskError, TaskFuture, TaskStates, TopicEvent,
+    TypedFuture, Variable, Workers,
 };

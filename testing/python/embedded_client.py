@@ -7,11 +7,13 @@ Its arguments are the address of the scheduler and the name of a check. Prints
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import io
 import multiprocessing
 import operator
 import os
 import pathlib
+import random
 import sys
 import tempfile
 import time
@@ -826,6 +828,39 @@ def meets(client):
     client.unpublish_dataset("from-python")
     raises_now(KeyError, lambda: client.get_dataset("from-python"))
     queue.close()
+
+
+def comes_back(client):
+    """Results are there for a client that submits their tasks again after its connection broke."""
+    first = client.submit(random.random, key="once")
+    value = first.result(timeout=60)
+    other = client.submit(operator.add, 1, 2)
+    assert other.result(timeout=60) == 3
+    comm = client.scheduler_comm.comm
+    client.loop.add_callback(comm.abort)
+    while not first.cancelled() or client.status != "running":
+        time.sleep(0.01)
+    assert client.scheduler_comm.comm is not comm
+    # Dask's client cancels its own futures, which the scheduler cannot change.
+    error = raises(CancelledError, first)
+    assert getattr(error, "reason", "scheduler-connection-lost") == "scheduler-connection-lost"
+    again = client.submit(random.random, key="once")
+    assert again.result(timeout=60) == value
+    # Futures of before still count.
+    del first
+    assert again.result(timeout=60) == value
+    # The traceback of the error refers to a future.
+    del again, other, error
+    gc.collect()
+    deadline = time.time() + 60
+    while held_count(client) > 0:
+        assert time.time() < deadline, held_count(client)
+        time.sleep(0.1)
+
+
+def held_count(client):
+    """The number of keys that the scheduler has."""
+    return len(client.sync(client.scheduler.who_has))
 
 
 def raises_now(kind, function, *arguments):

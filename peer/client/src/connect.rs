@@ -10,7 +10,7 @@ use daskwire_comm::{BoxFuture, Opener, runtime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
-use super::{Client, ClientOptions, ConnectError, Disconnected};
+use super::{Client, ClientOptions, ConnectError, Disconnected, Returned};
 
 /// Environment variables that Dask reads too.
 const ADDRESS: &str = "DASK_SCHEDULER_ADDRESS";
@@ -23,7 +23,7 @@ pub enum Connection {
     /// The client is connected.
     Connected,
     /// The connection broke, and the client reconnects, see
-    /// [`Reconnect`](super::Reconnect).
+    /// [`Reconnect`](super::Reconnect), or does not know yet which of its keys it has found.
     Reconnecting,
     /// The client was closed, or has lost its connection permanently.
     Closed {
@@ -97,6 +97,7 @@ impl fmt::Debug for OnReconnect {
 #[derive(Clone, Debug)]
 pub struct ConnectionWatch {
     states: watch::Receiver<Connection>,
+    returned: watch::Receiver<Option<Returned>>,
     /// Whether the program knows that the client is closed.
     is_closed: bool,
 }
@@ -105,6 +106,12 @@ impl ConnectionWatch {
     /// The current state.
     pub fn current(&self) -> Connection {
         self.states.borrow().clone()
+    }
+
+    /// What the client has found when it reconnected for the last time, as
+    /// [`Client::last_return`].
+    pub fn last_return(&self) -> Option<Returned> {
+        self.returned.borrow().clone()
     }
 
     /// Waits until the state changes, and returns the new state; `None` after
@@ -239,7 +246,27 @@ impl Client {
     pub fn watch_connection(&self) -> ConnectionWatch {
         let mut states = self.shared.connection.subscribe();
         let is_closed = matches!(*states.borrow_and_update(), Connection::Closed { .. });
-        ConnectionWatch { states, is_closed }
+        ConnectionWatch {
+            states,
+            returned: self.shared.returned.subscribe(),
+            is_closed,
+        }
+    }
+
+    /// What the client has found when it reconnected for the last time; `None` if it has not. It is
+    /// known once the client is [`Connected`](Connection::Connected) again.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
+    /// client.connected().await?;
+    /// if let Some(returned) = client.last_return().filter(|returned| returned.lost > 0) {
+    ///     eprintln!("{returned}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn last_return(&self) -> Option<Returned> {
+        self.shared.returned.borrow().clone()
     }
 
     /// Waits while the client reconnects, see [`Reconnect`](super::Reconnect). Cancel

@@ -197,7 +197,7 @@ impl Shared {
         route: Route,
     ) -> Result<Vec<Serialized>, TaskError> {
         let mut found: HashMap<Key, Serialized> = HashMap::with_capacity(futures.len());
-        for _ in 0..ATTEMPTS {
+        for attempt in 1..=ATTEMPTS {
             let missing = |future: &&TaskFuture| !found.contains_key(future.key());
             all_finished(futures.iter().filter(missing)).await;
             // If a task has failed, do not wait for the others.
@@ -225,7 +225,15 @@ impl Shared {
                 Route::Direct => self.gather_from_workers(missing.clone()).await,
             };
             drop(permit);
-            let data = data.map_err(|error| TaskError::request(&missing[0], error))?;
+            let data = match data {
+                // The connection to a scheduler that keeps keys has broken. Waits for the return.
+                Err(RequestError::Comm(_) | RequestError::Closed { .. })
+                    if attempt < ATTEMPTS && self.lock().state.keeps_keys() =>
+                {
+                    Vec::new()
+                }
+                data => data.map_err(|error| TaskError::request(&missing[0], error))?,
+            };
             // Peers may send keys that were not requested.
             let asked = |key: &Key| missing.binary_search(key).is_ok();
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
@@ -233,8 +241,12 @@ impl Shared {
             missing.retain(|key| !found.contains_key(key));
             if !missing.is_empty() {
                 let first = missing[0].clone();
-                let refreshed = self.request(ClientInput::Refresh(missing));
-                refreshed.map_err(|error| TaskError::disconnected(&first, error))?;
+                match self.request(ClientInput::Refresh(missing)) {
+                    Err(error) if error.is_reconnecting && self.lock().state.keeps_keys() => {}
+                    refreshed => {
+                        refreshed.map_err(|error| TaskError::disconnected(&first, error))?;
+                    }
+                }
             }
         }
         futures

@@ -6,6 +6,8 @@ use daskwire_messages::Key;
 use daskwire_messages::release::UntestedRelease;
 use daskwire_rpc::events;
 
+use super::state::Returned;
+
 /// An event of a client.
 pub(crate) enum ClientEvent<'a> {
     /// The scheduler accepted the client.
@@ -14,6 +16,8 @@ pub(crate) enum ClientEvent<'a> {
     Untested(UntestedRelease),
     /// The connection ended.
     Disconnected { reason: &'a str },
+    /// The client has reconnected, and asked for its keys.
+    Returned(&'a Returned),
     /// The status of a task changed.
     Task { key: &'a Key, status: &'static str },
     /// A message with an unknown op arrived.
@@ -26,6 +30,7 @@ impl fmt::Display for ClientEvent<'_> {
             Self::Connected { scheduler } => write!(f, "connected to {scheduler}"),
             Self::Untested(untested) => untested.fmt(f),
             Self::Disconnected { reason } => write!(f, "disconnected: {reason}"),
+            Self::Returned(returned) => write!(f, "reconnected, and {returned}"),
             Self::Task { status, .. } => f.write_str(status),
             Self::UnknownOp { op } => write!(f, "ignored a message with unknown op {op:?}"),
         }

@@ -74,7 +74,7 @@ pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError
 pub use future::TaskFuture;
 pub use request::Workers;
 pub use run::{PluginKind, RunError, RunResults};
-pub use state::{Reconnect, Status};
+pub use state::{Reconnect, Returned, Status};
 pub use submit::{Call, Calls, SubmitOptions};
 pub use topic::{Subscription, TopicEvent};
 pub use typed::{FromResult, TypedFuture};
@@ -94,7 +94,7 @@ pub struct ClientOptions {
     pub transports: Transports,
     /// Options of comms: timeouts, limits, a pool of buffers. Default: those of [`CommOptions`].
     pub comm: CommOptions,
-    /// The client's id; a scheduler knows the client by another one after it has reconnected,
+    /// The client's id; a scheduler of Dask knows the client by another one after it has reconnected,
     /// with a number appended. Default: a unique id.
     pub id: Option<String>,
     /// The reaction to a broken connection. Default: the client tries to reconnect for 30 seconds.

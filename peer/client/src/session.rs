@@ -8,7 +8,7 @@ use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_comm::{BoxFuture, CommError, Traffic, WireFormat};
 use daskwire_messages::dialect::Dialect;
 use daskwire_messages::protocol::{RegisterClient, Request, ToClient, Versions};
-use daskwire_messages::release::{FIRST_WITH_CLIENTS, UntestedRelease};
+use daskwire_messages::release::{FIRST_WITH_CLIENTS, KEEPS_CLIENTS, UntestedRelease};
 use daskwire_messages::{Release, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::batched::{BatchSender, BatchWriter};
@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
-use super::state::ClientInput;
+use super::state::{ClientInput, Kept};
 use super::{ClientOptions, ConnectError, Connection};
 
 /// The client's name in errors.
@@ -153,10 +153,13 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     let mut channel = Channel::new(comm, ends);
     shared.pool.set_read_hint(dialect.read_hint);
     channel.set_read_hint(dialect.read_hint);
-    let id = shared.next_id();
+    let keeps_keys = versions.get(KEEPS_CLIENTS).is_some();
+    let (id, is_return) = shared.next_id(keeps_keys);
     let request = Request::RegisterClient(RegisterClient {
         client: id.to_string(),
         versions,
+        // ROLES SCHEDULER-18
+        returning: keeps_keys.then_some(is_return),
         reply: Some(false),
         ..RegisterClient::default()
     });
@@ -169,18 +172,22 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
             .await?
             .ok_or(RequestError::Closed { peer: address })
     });
-    match first.await?.first() {
+    let kept = match first.await?.first() {
         Some(ToClient::StreamStart(start)) => {
             if let Some(reason) = start.error.clone().filter(|reason| !reason.is_empty()) {
                 return Err(ConnectError::Refused { reason });
             }
+            keeps_keys.then(|| Kept {
+                graphs_accepted: start.graphs_accepted,
+                lost: start.lost.clone(),
+            })
         }
         _ => {
             return Err(ConnectError::Refused {
                 reason: "the scheduler did not start the client's stream".to_owned(),
             });
         }
-    }
+    };
     if let (Some(hook), Some(client)) = (&shared.options.on_reconnect, shared.client()) {
         let what = "the function that runs when the client has reconnected";
         let mut states = shared.connection.subscribe();
@@ -206,7 +213,7 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     // The queue is unbounded: it contains only what the program submits, and the program
     // can limit that.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
-    shared.connected(stream, id, release, dialect);
+    shared.connected(stream, id, release, dialect, kept);
     Ok(Session {
         receiver: channel.receiver,
         writing,

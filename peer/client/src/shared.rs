@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::event::ClientEvent;
 use super::future::Watcher;
 use super::session::Owner;
-use super::state::{Action, ClientInput, Hold, State, Status};
+use super::state::{Action, ClientInput, Hold, Kept, Returned, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
 use super::{Client, ClientOptions, Connection, Disconnected, TaskFuture};
 
@@ -57,6 +57,8 @@ pub(super) struct Shared {
     pub(super) releases: Mutex<TaskSet<()>>,
     /// The state of the connection, for watchers.
     pub(super) connection: watch::Sender<Connection>,
+    /// What was found at the last reconnection.
+    pub(super) returned: watch::Sender<Option<Returned>>,
     /// The number of the last mark that was answered, or whose answer will never come.
     answered: watch::Sender<u64>,
     /// The origin of the state machine's times.
@@ -103,6 +105,8 @@ struct Notices {
     changes: Vec<Change>,
     answered: Option<u64>,
     disconnected: Option<String>,
+    /// What the client has found after it has reconnected.
+    returned: Option<Returned>,
     /// Whether the client has ended.
     has_ended: bool,
     /// Whether the state of the connection has changed.
@@ -157,6 +161,7 @@ impl ClientMachine {
                     notices.disconnected = Some(reason);
                 }
                 Action::Connect { at, until } => self.attempt = Some(Attempt { at, until }),
+                Action::Returned(returned) => notices.returned = Some(returned),
             }
         }
         notices.has_ended |= self.state.has_ended();
@@ -165,7 +170,11 @@ impl ClientMachine {
 
     /// Releases data that was stored for earlier registrations.
     fn release_abandoned(&mut self, now: Duration, notices: &mut Notices) {
-        for (id, keys) in core::mem::take(&mut self.abandoned) {
+        for (id, mut keys) in core::mem::take(&mut self.abandoned) {
+            if id == self.registered_id {
+                // The program may have other futures of them.
+                keys.retain(|key| self.state.hold(key).is_none());
+            }
             let client = id.to_string();
             self.handle(now, ClientInput::ReleaseAs { client, keys }, notices);
         }
@@ -181,14 +190,19 @@ impl ClientMachine {
         }
     }
 
-    /// Whether the client is connected, and whether it has ended.
-    const fn phase(&self) -> (bool, bool) {
-        (self.state.is_connected(), self.state.has_ended())
+    /// Whether the client is connected, whether it has found its keys, and whether it has ended.
+    const fn phase(&self) -> (bool, bool, bool) {
+        (
+            self.state.is_connected(),
+            self.state.is_returning(),
+            self.state.has_ended(),
+        )
     }
 
     /// The state of the connection.
     pub(super) fn connection(&self) -> Connection {
         match self.state.disconnected() {
+            None if self.state.is_returning() => Connection::Reconnecting,
             None => Connection::Connected,
             Some(error) if self.state.has_ended() => Connection::Closed {
                 reason: error.reason,
@@ -232,6 +246,7 @@ impl Shared {
             gather_permits: Semaphore::new(MAX_GATHER_REQUESTS),
             releases: Mutex::new(TaskSet::new()),
             connection: watch::Sender::new(Connection::Reconnecting),
+            returned: watch::Sender::new(None),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
             owner: OnceLock::new(),
@@ -250,12 +265,16 @@ impl Shared {
         Arc::clone(&self.lock().registered_id)
     }
 
-    /// The id for the next registration. Each has an id of its own: when a scheduler notices
-    /// that an earlier connection has ended, it forgets everything about the id.
-    pub(super) fn next_id(&self) -> Arc<str> {
+    /// The id for the next registration, and whether it is that of an earlier one. With schedulers of
+    /// Dask, each has an id of its own: when such a scheduler notices that an earlier connection has
+    /// ended, it forgets everything about the id.
+    pub(super) fn next_id(&self, keeps_keys: bool) -> (Arc<str>, bool) {
         match core::mem::replace(&mut self.lock().has_registered, true) {
-            false => self.id.as_str().into(),
-            true => format!("{}-{}", self.id, daskwire_messages::key::identifier()).into(),
+            is_return if keeps_keys || !is_return => (self.id.as_str().into(), is_return),
+            _ => {
+                let number = daskwire_messages::key::identifier();
+                (format!("{}-{number}", self.id).into(), true)
+            }
         }
     }
 
@@ -317,6 +336,7 @@ impl Shared {
         id: Arc<str>,
         release: Option<Release>,
         dialect: Dialect,
+        kept: Option<Kept>,
     ) {
         let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
@@ -324,7 +344,8 @@ impl Shared {
         machine.stream = Some(stream);
         let before = core::mem::replace(&mut machine.registered_id, id);
         machine.dialect = dialect;
-        machine.handle(self.now(), ClientInput::Connected { release }, &mut notices);
+        let event = ClientInput::Connected { release, kept };
+        machine.handle(self.now(), event, &mut notices);
         if !machine.state.is_connected() {
             // The client has ended meanwhile.
             machine.stream = None;
@@ -404,6 +425,9 @@ impl Shared {
                 watcher.notify(is_finished);
             }
         }
+        if let Some(returned) = &notices.returned {
+            self.returned.send_replace(Some(returned.clone()));
+        }
         if notices.is_connection_changed {
             // Read the state again, because another thread may have changed it
             // meanwhile.
@@ -419,6 +443,13 @@ impl Shared {
         }
         if let Some(reason) = &notices.disconnected {
             emit(Level::Info, || ClientEvent::Disconnected { reason });
+        }
+        if let Some(returned) = &notices.returned {
+            let level = match returned.lost {
+                0 => Level::Info,
+                _ => Level::Warn,
+            };
+            emit(level, || ClientEvent::Returned(returned));
         }
         for change in &notices.changes {
             emit(Level::Debug, || ClientEvent::Task {
@@ -469,7 +500,8 @@ impl Shared {
     pub(super) fn not_stored(&self, keys: Vec<Key>, id: Arc<str>) {
         let mut notices = Notices::default();
         let mut machine = self.lock();
-        if machine.registered_id == id && machine.state.is_connected() {
+        // An id may be registered again.
+        if Arc::ptr_eq(&machine.registered_id, &id) && machine.state.is_connected() {
             // The handles of the data are dropped, which releases it.
             return;
         }
@@ -487,7 +519,7 @@ impl Shared {
         let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
-        let is_current = machine.registered_id == id && machine.state.is_connected();
+        let is_current = Arc::ptr_eq(&machine.registered_id, &id) && machine.state.is_connected();
         if is_current {
             machine.handle(self.now(), ClientInput::Stored(holds), &mut notices);
         } else {

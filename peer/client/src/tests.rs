@@ -6,8 +6,9 @@ use std::sync::Mutex;
 
 use daskwire_comm::{CommError, Listener, Traffic};
 use daskwire_messages::protocol::{
-    CancelledKeys, ClientDesiresKeys, DataReply, FromClient, KeyInMemory, RegisterClient,
-    ReplyStatus, Request, StreamStart, TaskErredForClient, ToClient, UpdateDataReply,
+    CancelledKeys, ClientDesiresKeys, DataReply, FromClient, GraphsAccepted, KeyInMemory,
+    RegisterClient, ReplyStatus, Request, StreamStart, TaskErredForClient, ToClient,
+    UpdateDataReply,
 };
 use daskwire_messages::{Serialized, Value};
 use daskwire_rpc::ObservedMessage;
@@ -88,6 +89,76 @@ impl Scheduler {
         let start = vec![ToClient::from(StreamStart::default())];
         stream.sender.send(&start).await.expect("it listens");
         (requests, stream, client)
+    }
+
+    /// Like [`register_client`](Self::register_client), of a scheduler that keeps keys, which starts
+    /// the stream with `start`. Returns the registration.
+    async fn register_kept(
+        listener: &Listener,
+        start: StreamStart,
+    ) -> (Channel, Channel, RegisterClient) {
+        let mut requests = accept(listener).await;
+        let request = requests.receiver.receive::<Request>().await;
+        assert!(
+            matches!(request, Ok(Some(Request::Versions(_)))),
+            "{request:?}"
+        );
+        let packages = Value::dict([("daskwire", Value::from("0.1.0"))]);
+        let versions = Value::dict([("packages", packages), ("keeps-clients", Value::from(true))]);
+        requests.sender.send(&versions).await.expect("it listens");
+        let mut stream = accept(listener).await;
+        let request = stream.receiver.receive::<Request>().await;
+        let Ok(Some(Request::RegisterClient(register))) = request else {
+            panic!("{request:?}")
+        };
+        let start = vec![ToClient::from(start)];
+        stream.sender.send(&start).await.expect("it listens");
+        (requests, stream, register)
+    }
+
+    /// A scheduler that keeps the keys of its client.
+    async fn that_keeps_keys() -> (Self, Client) {
+        let at = format!("inproc://{}", daskwire_messages::key::identifier());
+        let address = at.parse().expect("an address");
+        let listener = daskwire_rpc::transports()
+            .bind(&address, CommOptions::default())
+            .await;
+        let listener = listener.expect("it is free");
+        let options = ClientOptions {
+            interval: Duration::ZERO,
+            ..reconnecting()
+        };
+        let client = tokio::spawn(async move { Client::connect_with(&at, options).await });
+        let (requests, stream, register) =
+            Self::register_kept(&listener, StreamStart::default()).await;
+        let client = client.await.expect("no panic").expect("it connects");
+        assert_eq!(register.returning, Some(false));
+        assert_eq!(register.client, client.id());
+        let scheduler = Self {
+            listener,
+            requests,
+            stream,
+            received: VecDeque::new(),
+        };
+        (scheduler, client)
+    }
+
+    /// Breaks the connection, and accepts the client again.
+    async fn returned(&mut self, client: &Client, start: StreamStart) {
+        self.stream.sender.close().await.expect("closed");
+        let (requests, stream, register) = Self::register_kept(&self.listener, start).await;
+        assert_eq!(register.returning, Some(true));
+        assert_eq!(register.client, client.id());
+        (self.requests, self.stream) = (requests, stream);
+        self.received.clear();
+    }
+
+    /// The keys of the next message, which desires them.
+    async fn desired(&mut self) -> Vec<Key> {
+        match self.next_message().await {
+            FromClient::ClientDesiresKeys(message) => message.keys.0,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Breaks the connection, and returns the id under which the client reconnects.
@@ -798,7 +869,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
     shared.handle(ClientInput::End {
         reason: "the test ends the client".to_owned(),
     });
-    shared.connected(stream, "client".into(), None, Dialect::NEWEST);
+    shared.connected(stream, "client".into(), None, Dialect::NEWEST, None);
     assert!(shared.lock().stream.is_none());
 }
 
@@ -1066,6 +1137,125 @@ async fn the_future_of_a_variable_is_confirmed_after_its_caller_left() {
 
 fn reconnecting() -> ClientOptions {
     ClientOptions::default().with_reconnect(Reconnect::Within(TIMEOUT))
+}
+
+// ROLES SCHEDULER-18
+#[tokio::test]
+async fn a_client_that_returns_asks_for_its_keys_and_sends_what_was_not_accepted() {
+    let (mut scheduler, client) = Scheduler::that_keeps_keys().await;
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| submit(&client, key));
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(scheduler.submitted().await, [Key::from(key)]);
+    }
+    scheduler.send(in_memory("a")).await;
+    assert_eq!(done(&a).await.name(), "finished");
+    let accepted = GraphsAccepted {
+        count: 1,
+        ..GraphsAccepted::default()
+    };
+    scheduler.send(accepted).await;
+    // The second was accepted, too, of which the client did not learn.
+    let start = StreamStart {
+        graphs_accepted: Some(2),
+        ..StreamStart::default()
+    };
+    let mut connection = client.watch_connection();
+    scheduler.returned(&client, start).await;
+    assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
+    assert_eq!(a.status().name(), "pending");
+    scheduler.answer_mark().await;
+    assert_eq!(scheduler.desired().await, ["a", "b"].map(Key::from));
+    assert_eq!(scheduler.submitted().await, [Key::from("c")]);
+    assert_eq!(scheduler.submitted().await, [Key::from("d")]);
+    let confirmed = scheduler.next_message().await;
+    assert!(
+        matches!(confirmed, FromClient::KeysConfirmed(_)),
+        "{confirmed:?}"
+    );
+    // It can submit before it knows what it has found.
+    let e = submit(&client, "e");
+    assert_eq!(client.connection(), Connection::Reconnecting);
+    let lost = CancelledKeys {
+        keys: [Key::from("b")].into_iter().collect(),
+        reason: Some("unknown key".to_owned()),
+        msg: Some("it is gone".to_owned()),
+        ..CancelledKeys::default()
+    };
+    scheduler.send(in_memory("a")).await;
+    scheduler.send(lost).await;
+    assert_eq!(done(&a).await.name(), "finished");
+    let Status::Cancelled { reason } = done(&b).await else {
+        panic!("{b:?}")
+    };
+    assert_eq!(reason, "unknown key: it is gone");
+    scheduler.answer_mark().await;
+    assert_eq!(connection.changed().await, Some(Connection::Connected));
+    let returned = client.last_return().expect("it has returned");
+    assert_eq!(connection.last_return().as_ref(), Some(&returned));
+    assert_eq!(
+        returned.to_string(),
+        "found 3 of 4 keys, sent 2 graphs again: unknown key: it is gone"
+    );
+    // What follows is numbered as by the scheduler: of c, d and e, two were accepted.
+    assert_eq!(scheduler.submitted().await, [Key::from("e")]);
+    assert_eq!(scheduler.released().await, [Key::from("b")]);
+    let start = StreamStart {
+        graphs_accepted: Some(4),
+        ..StreamStart::default()
+    };
+    drop((b, c, d));
+    for key in ["c", "d"] {
+        assert_eq!(scheduler.released().await, [Key::from(key)]);
+    }
+    scheduler.returned(&client, start).await;
+    scheduler.answer_mark().await;
+    assert_eq!(scheduler.desired().await, [Key::from("a")]);
+    assert_eq!(scheduler.submitted().await, [Key::from("e")]);
+    drop((a, e));
+}
+
+#[tokio::test]
+async fn a_client_gives_up_its_keys_at_a_scheduler_that_keeps_none() {
+    let (mut scheduler, client) = Scheduler::that_keeps_keys().await;
+    let future = submit(&client, "x");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    let id = scheduler.reconnect().await;
+    assert_ne!(id, client.id());
+    assert_eq!(done(&future).await.name(), "lost");
+    client.connected().await.expect("reconnected");
+    let returned = client.last_return().expect("it has reconnected");
+    assert_eq!((returned.found, returned.lost), (0, 1));
+    assert_eq!(
+        returned.to_string(),
+        "found 0 of 1 keys: the scheduler keeps no keys of clients that disconnect"
+    );
+    // Then to one that does, under the first id again.
+    let start = StreamStart {
+        lost: Some("it was restarted".to_owned()),
+        ..StreamStart::default()
+    };
+    let next = submit(&client, "y");
+    assert_eq!(scheduler.submitted().await, [Key::from("y")]);
+    scheduler.returned(&client, start).await;
+    assert_eq!(done(&next).await.name(), "lost");
+    scheduler.answer_mark().await;
+    let confirmed = scheduler.next_message().await;
+    assert!(
+        matches!(confirmed, FromClient::KeysConfirmed(_)),
+        "{confirmed:?}"
+    );
+    scheduler.answer_mark().await;
+    client.connected().await.expect("reconnected");
+    let returned = client.last_return().expect("it has reconnected");
+    assert_eq!(returned.to_string(), "found 0 of 1 keys: it was restarted");
+}
+
+#[tokio::test]
+async fn a_client_that_is_dropped_leaves() {
+    let (mut scheduler, client) = Scheduler::that_keeps_keys().await;
+    drop(client);
+    let left = scheduler.next_message().await;
+    assert!(matches!(left, FromClient::CloseClient(_)), "{left:?}");
 }
 
 /// When a scheduler notices that the earlier connection has ended, it forgets everything

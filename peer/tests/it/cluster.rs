@@ -477,11 +477,14 @@ async fn a_client_reconnects_after_its_link_was_cut() {
     let client = Client::connect_with(&address, options).await;
     let client = client.expect("a client");
     for round in 0..3 {
-        let waiting = client.submit("time.sleep", [60 + round]);
-        let waiting = waiting.expect("submitted");
+        let data = client.scatter([round]).await.expect("scattered");
+        let mut connection = client.watch_connection();
         link.cut();
-        assert_eq!(waiting.done().await.name(), "lost");
-        client.connected().await.expect("it reconnects");
+        while connection.changed().await != Some(Connection::Connected) {}
+        let Status::Cancelled { reason } = data[0].status() else {
+            panic!("{data:?}")
+        };
+        assert!(reason.contains("it has no client grace"), "{reason}");
         let prepared = client.metadata(["prepared"]).await.expect("set");
         assert_eq!(prepared, Some(Value::from(2 * round + 1)));
     }

@@ -11,6 +11,7 @@ mod cluster;
 mod compression;
 mod environment;
 mod exceptions;
+mod grace;
 mod keys;
 mod local_cluster_api;
 mod numpy_values;

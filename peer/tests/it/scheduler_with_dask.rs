@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::client_api_table::printed;
 use crate::support::embedded::Embedded;
 use daskwire_peer::client::SharedValue;
+use daskwire_peer::scheduler::{Options, Policy};
 use daskwire_peer::{Client, RequestError, Value};
 use daskwire_scheduler::state::State;
 use daskwire_testing::{Environment, Peer, warnings_except};
@@ -198,6 +199,28 @@ async fn meet(client: &Client) -> Result<(), Box<dyn core::error::Error + Send +
     queue.close().await?;
     variable.delete().await?;
     Ok(())
+}
+
+// ROLES SCHEDULER-18
+#[test]
+fn a_python_client_finds_results_after_its_connection_broke() {
+    let runtime = Runtime::new().expect("a runtime");
+    let policy = Policy::default().with_client_grace(Duration::from_secs(60));
+    let options = Options::default().with_policy(policy);
+    let embedded = runtime.block_on(Embedded::start_with(options));
+    let address = embedded.scheduler.address().to_string();
+    let worker = daskwire_testing::worker(&address, "worker-0");
+    let client = client(&address, &["comes_back"]);
+    assert_eq!(warnings_except(&client.log(), &EXPECTED), [""; 0]);
+    let left = embedded.scheduler.inspect(State::task_count);
+    assert_eq!(left, 0);
+    // The client has said that it leaves.
+    let left = embedded.scheduler.inspect(State::grace_count);
+    assert_eq!(left, 0);
+    let totals = embedded.scheduler.inspect(State::totals);
+    assert_eq!(totals.clients_added, 2);
+    assert_eq!(runtime.block_on(embedded.close()), [""; 0]);
+    worker.wait_for_log("End worker");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::path::Path;
 use daskwire_peer::Release;
 use daskwire_peer::scheduler::FIRST_SERVED;
 #[cfg(target_os = "linux")]
-use daskwire_peer::scheduler::{Options, PythonOptions};
+use daskwire_peer::scheduler::PythonOptions;
+use daskwire_peer::scheduler::{Options, Policy};
 use daskwire_scheduler::state::State;
 use daskwire_testing::{Peer, worker_until};
 use serde_json::json;
@@ -120,7 +121,12 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
         "steals",
         "options",
     ];
-    serves(Embedded::start().await, python, &steps).await
+    serves(Embedded::start().await, python, &steps).await?;
+    // ROLES SCHEDULER-18
+    let policy = Policy::default().with_client_grace(core::time::Duration::from_secs(60));
+    let options = Options::default().with_policy(policy);
+    let embedded = Embedded::start_with(options).await;
+    serves(embedded, python, &["comes_back"]).await
 }
 
 /// Graphs that only Python can convert, and P2P shuffles, with an interpreter of the release.

@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::collections::HashMap;
 
 use crate::message::Message as _;
-use daskwire_client::state::{Action, ClientInput, Hold, Reconnect, State, Status};
+use daskwire_client::state::{Action, ClientInput, Hold, Kept, Reconnect, State, Status};
 use daskwire_messages::protocol::{
-    CancelledKeys, FromClient, KeyInMemory, Keys, LostData, Restart, TaskErredForClient,
-    TaskRetried, ToClient, UpdateGraph,
+    CancelledKeys, FromClient, GraphsAccepted, KeyInMemory, Keys, LostData, Restart,
+    TaskErredForClient, TaskRetried, ToClient, UpdateGraph,
 };
 use daskwire_messages::{Key, Value};
 
@@ -37,7 +37,7 @@ pub(crate) fn client_machine(input: &[u8]) {
             attempt: None,
             answered: 0,
         };
-        client.handle(ClientInput::Connected { release: None });
+        client.connect(&mut choices);
         while !choices.is_empty() {
             client.step(&mut choices);
         }
@@ -93,6 +93,30 @@ impl Client {
                 reported.or(Some(&Status::Pending)),
                 "{hold:?}"
             );
+        }
+    }
+
+    /// Connects the client to a scheduler that may keep its keys, and may know it.
+    fn connect(&mut self, choices: &mut Choices<'_>) {
+        let event = Self::connected(choices);
+        self.handle(event);
+    }
+
+    fn connected(choices: &mut Choices<'_>) -> ClientInput {
+        let kept = Kept {
+            graphs_accepted: None,
+            lost: None,
+        };
+        ClientInput::Connected {
+            release: None,
+            kept: match choices.below(8) {
+                0..=3 => None,
+                4 => Some(kept),
+                count => Some(Kept {
+                    graphs_accepted: Some(count as u64 - 5),
+                    ..kept
+                }),
+            },
         }
     }
 
@@ -184,7 +208,7 @@ impl Client {
                 self.now += Duration::from_millis(choices.u16().into());
                 match self.attempt.take_if(|at| *at <= self.now) {
                     Some(_) if choices.below(3) == 0 => connect_failed(),
-                    Some(_) => ClientInput::Connected { release: None },
+                    Some(_) => Self::connected(choices),
                     None if self.now >= self.wake_at => ClientInput::Tick,
                     None => return,
                 }
@@ -196,7 +220,7 @@ impl Client {
                 },
                 2 => ClientInput::Tick,
                 3 => connect_failed(),
-                4 => ClientInput::Connected { release: None },
+                4 => Self::connected(choices),
                 5..=8 => ClientInput::Disconnected {
                     reason: "lost".to_owned(),
                 },
@@ -252,6 +276,10 @@ fn messages(kind: usize, choices: &mut Choices<'_>) -> Vec<ToClient> {
             ..TaskRetried::default()
         }),
         28 if choices.below(4) == 0 => ToClient::from(Restart::default()),
+        29 => ToClient::from(GraphsAccepted {
+            count: choices.below(8) as u64,
+            ..GraphsAccepted::default()
+        }),
         _ => return ToClient::decode_batch(&choices.raw()).unwrap_or_default(),
     };
     sent(&vec![message])

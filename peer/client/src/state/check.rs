@@ -18,7 +18,9 @@ impl State {
         let mut holds = HashSet::new();
         for (key, held) in &self.keys {
             let hold = Hold { key: key.clone() };
-            assert!(self.is_connected(), "{key} is held without a connection");
+            let is_kept = self.is_connected() || self.keeps_keys && !self.has_ended();
+            assert!(is_kept, "{key} is held without a connection");
+            assert!(self.is_connected() || !held.is_finished, "{key}");
             assert!(held.handle_count.0 > 0, "{key}");
             let has_error = self.errors.contains_key(&hold);
             assert!(!(held.is_finished && has_error), "{key}");
@@ -43,6 +45,8 @@ impl State {
         assert!(self.restart_mark <= self.marks);
         assert!(self.release_mark <= self.marks + 1);
         assert!(self.released.len() <= MAX_RELEASED);
+        assert!(self.graphs.is_empty() || self.keeps_keys);
+        assert!(self.is_connected() || !self.is_returning());
         assert!(self.actions.is_empty(), "an action was not taken");
     }
 }

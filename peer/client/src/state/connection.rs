@@ -2,12 +2,12 @@
 
 use core::mem;
 use core::time::Duration;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use daskwire_messages::protocol::{CloseClient, CloseStream, HeartbeatClient};
 use daskwire_messages::{Key, Release};
 
-use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Hold, Reconnect, State, Status};
+use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Hold, Kept, Reconnect, State, Status};
 
 /// The first and the longest pause between attempts to reconnect.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -17,15 +17,27 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 const CLOSED: &str = "the client was closed";
 
 impl State {
-    pub(super) fn connected(&mut self, now: Duration, release: Option<Release>) {
+    pub(super) fn connected(
+        &mut self,
+        now: Duration,
+        release: Option<Release>,
+        kept: Option<Kept>,
+    ) {
         if self.is_connected() || matches!(self.connection, ConnectionState::Ended { .. }) {
             return;
         }
+        let is_return = matches!(self.connection, ConnectionState::Broken { .. });
         self.connection = ConnectionState::Connected;
         self.release = release;
         self.heartbeat = HEARTBEAT;
         self.restart_mark = 0;
         self.schedule(now);
+        self.keeps_keys = kept.is_some();
+        match kept {
+            Some(kept) if is_return => self.ask_again(kept),
+            None if is_return => self.give_up_holds(),
+            _ => {}
+        }
     }
 
     pub(super) fn schedule(&mut self, now: Duration) {
@@ -78,16 +90,27 @@ impl State {
             until,
             pause: MIN_PAUSE,
         };
-        self.end_holds(&Status::Lost);
+        match self.keeps_keys {
+            true => self.keep_holds(),
+            false => {
+                self.lost_count = self.keys.len();
+                self.end_holds(&Status::Lost);
+            }
+        }
         self.actions.push(Action::Connect { at: now, until });
     }
 
     pub(super) fn close(&mut self) {
         if self.is_connected() {
-            self.send(CloseClient::default());
-            self.send(CloseStream::default());
+            self.leave();
         }
         self.end(CLOSED.to_owned());
+    }
+
+    /// Announces that the client leaves.
+    pub(super) fn leave(&mut self) {
+        self.send(CloseClient::default());
+        self.send(CloseStream::default());
     }
 
     pub(super) fn end(&mut self, reason: String) {
@@ -102,6 +125,8 @@ impl State {
         self.end_holds(&Status::Disconnected {
             reason: reason.clone(),
         });
+        self.graphs = VecDeque::new();
+        self.returning = None;
         self.connection = ConnectionState::Ended { reason };
     }
 
@@ -121,8 +146,13 @@ impl State {
                 self.keep_ended(hold, &held, status.clone());
             }
         }
+        self.forget_marks();
+    }
+
+    /// Handles that the marks will never be answered, and that no release needs to be settled.
+    pub(super) fn forget_marks(&mut self) {
+        self.returning = None;
         self.released = HashSet::new();
-        // The marks will never be answered, and no release needs to be settled.
         self.answered(self.marks);
         self.release_mark = 0;
     }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use daskwire_messages::protocol::{FromClient, ToClient};
 use daskwire_messages::{Key, Release, RemoteError};
 
+use super::{Kept, Returned};
+
 /// The status of a task.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -22,7 +24,7 @@ pub enum Status {
         /// The reason; empty if it is not known.
         reason: String,
     },
-    /// The result is lost and cannot be computed again, or the scheduler has forgotten it
+    /// The result is lost and cannot be computed again, or a scheduler of Dask has forgotten it
     /// because the client lost its connection.
     Lost,
     /// The client is not connected any more.
@@ -59,9 +61,14 @@ pub enum Reconnect {
     /// Does not reconnect: all futures end as [`Status::Disconnected`], and nothing
     /// can be submitted any more.
     Never,
-    /// Tries to reconnect for this long. The scheduler has forgotten the client's
-    /// keys, so all futures end as [`Status::Lost`], also finished ones, except those of
-    /// failed and cancelled tasks; new tasks can be submitted.
+    /// Tries to reconnect for this long; new tasks can be submitted then.
+    ///
+    /// Dask's schedulers have forgotten the client's keys, so all futures end as [`Status::Lost`], also
+    /// finished ones, except those of failed and cancelled tasks. With a scheduler of this
+    /// repository, futures are pending until the client has returned. Those whose keys the
+    /// scheduler has kept (its client grace) go on or are finished then, also if the keys were
+    /// submitted right before and had not arrived; others end as [`Status::Cancelled`] with the
+    /// reason.
     Within(Duration),
 }
 
@@ -114,6 +121,9 @@ pub enum ClientInput {
     Connected {
         /// The scheduler's release, if it runs Dask.
         release: Option<Release>,
+        /// What a scheduler says that keeps the keys of clients which disconnect. `None` for others,
+        /// to which a client must not return under the same id.
+        kept: Option<Kept>,
     },
     /// An attempt to connect, asked for by [`Action::Connect`], failed.
     ConnectFailed {
@@ -183,7 +193,8 @@ pub enum ClientInput {
     Tick,
     /// The client is to be closed.
     Close,
-    /// The client ends without notifying the scheduler, for example because it was dropped.
+    /// The client ends, for example because it was dropped. Unlike after
+    /// [`Close`](Self::Close), nobody waits until the scheduler knows.
     End {
         /// The reason.
         reason: String,
@@ -231,4 +242,6 @@ pub enum Action {
         /// The deadline of the attempt.
         until: Duration,
     },
+    /// The client has reconnected, and knows which keys it has found.
+    Returned(Returned),
 }

@@ -57,6 +57,7 @@ impl State {
                 failed.push(key.clone());
             }
         }
+        self.keep_graph(&message);
         self.send(message);
         // The scheduler has no task if the graph of an earlier submission failed, and runs
         // the task now. It reports the error of a task that it has once more.
@@ -72,6 +73,20 @@ impl State {
             && self
                 .hold(key)
                 .is_some_and(|hold| self.errors.contains_key(&hold))
+    }
+
+    /// Ignores reports of a held key until the last mark is answered.
+    pub(super) fn await_mark(&mut self, key: &Key) {
+        let Some((key, _)) = self.keys.get_key_value(key) else {
+            return;
+        };
+        let hold = Hold { key: key.clone() };
+        if let Some(holds) = self.unanswered.back_mut() {
+            holds.push(hold.clone());
+            if let Some(held) = self.keys.get_mut(&hold.key) {
+                held.awaited = Awaited::Mark;
+            }
+        }
     }
 
     /// Notes that the scheduler is asked about a held key, of which it has reported a
@@ -132,8 +147,11 @@ impl State {
         }
         remove(&mut self.keys, &hold.key);
         remove(&mut self.errors, hold);
-        self.send_release(vec![hold.key.clone()]);
-        self.remember_released(&hold.key);
+        // Otherwise it is not asked for at the return.
+        if self.is_connected() {
+            self.send_release(vec![hold.key.clone()]);
+            self.remember_released(&hold.key);
+        }
     }
 
     /// Remembers a key whose hold has ended, until the next mark.

@@ -83,16 +83,19 @@ impl State {
             ToClient::StreamClosed(_) | ToClient::CloseStream(_) => {
                 self.disconnect(now, "the scheduler closed the stream".to_owned());
             }
-            ToClient::StreamStart(_)
-            | ToClient::GraphsAccepted(_)
-            | ToClient::Event(_)
-            | ToClient::Unknown(_) => {}
+            ToClient::GraphsAccepted(message) => self.graphs_accepted(message.count),
+            ToClient::StreamStart(_) | ToClient::Event(_) | ToClient::Unknown(_) => {}
         }
     }
 
     /// Handles the report that the scheduler no longer holds a key.
     pub(super) fn cancelled(&mut self, key: Key, reason: &str) {
+        if self.is_reported(&key) {
+            self.count_lost(reason);
+        }
+        let kept = self.keeps_error(&key);
         let status = match self.keys.get_key_value(&key) {
+            _ if kept.is_some() => kept.unwrap_or(Status::Lost),
             // The scheduler does not know the key that it was asked about.
             Some((key, held)) if held.awaited == Awaited::Report && reason.is_empty() => {
                 let error = self.errors.get(&Hold { key: key.clone() });

@@ -14,7 +14,7 @@
 //!
 //! let mut client = State::new("Client-1", Reconnect::Never);
 //! let now = Duration::ZERO;
-//! let wake = client.handle(now, ClientInput::Connected { release: None });
+//! let wake = client.handle(now, ClientInput::Connected { release: None, kept: None });
 //! assert!(matches!(wake[..], [Action::Wake { .. }])); // for a heartbeat
 //!
 //! // A task is submitted, and its key held.
@@ -67,6 +67,7 @@ mod connection;
 mod event;
 mod holds;
 mod messages;
+mod returning;
 mod types;
 
 use core::time::Duration;
@@ -76,6 +77,8 @@ use std::sync::Arc;
 use super::Disconnected;
 
 pub use event::{Action, ClientInput, Hold, Reconnect, Status};
+use returning::Returning;
+pub use returning::{Kept, Returned};
 use types::{TypeNumber, Types};
 
 /// Number of released keys that are remembered before a mark is sent, which makes
@@ -101,7 +104,7 @@ pub struct State {
     /// The scheduler's release, if it runs Dask.
     release: Option<Release>,
     /// The keys that the scheduler holds for this client; none without a
-    /// connection.
+    /// connection, unless the scheduler keeps them.
     keys: HashMap<Key, HeldKey>,
     /// The errors of current holds whose tasks failed.
     errors: HashMap<Hold, Arc<RemoteError>>,
@@ -123,6 +126,14 @@ pub struct State {
     heartbeat: Duration,
     next_heartbeat: Duration,
     types: Types,
+    /// Whether the last scheduler keeps the keys of clients that disconnect.
+    keeps_keys: bool,
+    /// The graphs that it has not accepted yet, and the number of those that it has.
+    graphs: VecDeque<FromClient>,
+    accepted: u64,
+    /// The number of holds that ended with the last connection.
+    lost_count: usize,
+    returning: Option<Returning>,
     actions: Vec<Action>,
 }
 
@@ -229,6 +240,11 @@ impl State {
             heartbeat: HEARTBEAT,
             next_heartbeat: Duration::ZERO,
             types: Types::default(),
+            keeps_keys: false,
+            graphs: VecDeque::new(),
+            accepted: 0,
+            lost_count: 0,
+            returning: None,
             actions: Vec::new(),
         }
     }
@@ -310,14 +326,20 @@ impl State {
 
     fn apply(&mut self, now: Duration, event: ClientInput) {
         match event {
-            ClientInput::Connected { release } => self.connected(now, release),
+            ClientInput::Connected { release, kept } => self.connected(now, release, kept),
             ClientInput::ConnectFailed {
                 reason,
                 is_permanent,
             } => self.connect_failed(now, &reason, is_permanent),
             ClientInput::Disconnected { reason } => self.disconnect(now, reason),
             ClientInput::Close => self.close(),
-            ClientInput::End { reason } => self.end(reason),
+            ClientInput::End { reason } => {
+                // The keys are not kept for a client that does not return.
+                if self.is_connected() {
+                    self.leave();
+                }
+                self.end(reason);
+            }
             ClientInput::Clone(hold) => self.clone_handle(&hold),
             ClientInput::Release(hold) => self.drop_handle(&hold),
             _ if !self.is_connected() => {}
@@ -431,6 +453,7 @@ impl State {
             }
         }
         self.actions.push(Action::Answered { mark });
+        self.end_return();
     }
 }
 

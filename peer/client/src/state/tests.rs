@@ -26,7 +26,10 @@ impl Machine {
             sent: Vec::new(),
             others: Vec::new(),
         };
-        this.handle(ClientInput::Connected { release: None });
+        this.handle(ClientInput::Connected {
+            release: None,
+            kept: None,
+        });
         this.others.clear();
         this
     }
@@ -276,7 +279,10 @@ fn each_hold_waits_for_the_last_mark_before_it() {
     assert_eq!(client.status(&fourth), "pending");
     let reason = "the cable was cut".to_owned();
     client.handle(ClientInput::Disconnected { reason });
-    client.handle(ClientInput::Connected { release: None });
+    client.handle(ClientInput::Connected {
+        release: None,
+        kept: None,
+    });
     let fifth = client.submit("c");
     client.receive(in_memory("c"));
     assert_eq!(client.status(&fifth), "finished");
@@ -424,7 +430,10 @@ fn a_broken_connection_ends_holds_and_is_made_again() {
     client.handle(ClientInput::Tick);
     assert_eq!(client.sent(), [""; 0]);
     assert_eq!(client.state.hold(&Key::from("x")), None);
-    client.handle(ClientInput::Connected { release: None });
+    client.handle(ClientInput::Connected {
+        release: None,
+        kept: None,
+    });
     let again = client.submit("failed");
     assert_eq!(client.status(&again), "pending");
     assert_eq!(client.status(&failed), "error");
@@ -460,7 +469,10 @@ fn attempts_to_connect_become_rarer_and_end() {
         "the scheduler closed: maintenance, and reconnecting failed: refused"
     );
     // Further events have no effect.
-    client.handle(ClientInput::Connected { release: None });
+    client.handle(ClientInput::Connected {
+        release: None,
+        kept: None,
+    });
     assert!(!client.state.is_connected());
     // A permanent failure ends the client at once.
     let mut client = Machine::new(Reconnect::Within(Duration::MAX));

@@ -37,7 +37,6 @@ impl Shared {
         } = register;
         let name = client.as_str();
         channel.rename_peer(name);
-        self.resumed().await;
         let Channel {
             sender,
             mut receiver,
@@ -316,7 +315,7 @@ impl Shared {
             BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
         let backlog = stream.backlog();
         machine.outbox.workers.insert(id, stream);
-        machine.perform(actions.collect());
+        machine.outbox.perform(actions);
         Ok((id, writing, backlog))
     }
 

@@ -18,10 +18,7 @@ impl State {
     pub(super) fn mark_actor(&mut self, key: &Key) {
         if let Some(id) = self.by_key.get(key).copied() {
             let task = &mut self.tasks[id];
-            if !matches!(task.stage, TaskStage::Memory) && !task.is_actor {
-                task.is_actor = true;
-                self.journal_actor(id);
-            }
+            task.is_actor |= !matches!(task.stage, TaskStage::Memory);
         }
     }
 

@@ -47,11 +47,7 @@ impl State {
         }
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
-            None => {
-                let id = self.insert_task(key.clone(), None, Priority::default());
-                self.journal_task(id);
-                id
-            }
+            None => self.insert_task(key.clone(), None, Priority::default()),
         };
         if let Some(client) = client {
             self.want(client, self.confirmation_of(client), id);

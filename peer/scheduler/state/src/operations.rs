@@ -152,7 +152,6 @@ impl State {
                 run_spec.group = new;
             }
             self.leave_group(group);
-            self.journal_demands(id);
         }
         if waits {
             self.make_ready(id);

@@ -1,13 +1,14 @@
 //! Random events with a scheduler that reads and answers late. After each event,
 //! the state is consistent, and no report has changed a hold that the scheduler did
 //! not know of when it sent the report. When everything has arrived, the client and
-//! the scheduler agree.
+//! the scheduler agree. Every other scheduler keeps the keys of the client when it disconnects, and
+//! gets no graph twice.
 
 use core::mem;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use daskwire_messages::exception::exception;
-use daskwire_messages::protocol::TaskRetried;
+use daskwire_messages::protocol::{GraphsAccepted, TaskRetried};
 use daskwire_testing::Random;
 
 use super::*;
@@ -48,6 +49,13 @@ struct Simulation {
     inbox: VecDeque<FromClient>,
     outbox: VecDeque<ToClient>,
     tasks: BTreeMap<Key, Task>,
+    /// Whether the scheduler keeps keys.
+    keeps: bool,
+    /// The numbers of the graphs that were submitted, and of those that the scheduler has read.
+    submitted: u64,
+    accepted: Vec<u64>,
+    /// The tasks that the client has not asked for since it has returned, until it confirms its keys.
+    unconfirmed: Option<BTreeSet<Key>>,
     /// Whether the cluster was restarted since everything arrived.
     was_restarted: bool,
     history: Vec<String>,
@@ -70,11 +78,34 @@ impl Simulation {
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
             tasks: BTreeMap::new(),
+            keeps: seed % 2 == 1,
+            submitted: 0,
+            accepted: Vec::new(),
+            unconfirmed: None,
             was_restarted: false,
             history: Vec::new(),
         };
-        simulation.handle(ClientInput::Connected { release: None });
+        simulation.connect(false);
         simulation
+    }
+
+    /// The client is connected, to a scheduler that may know it.
+    fn connect(&mut self, is_return: bool) {
+        let mut kept = None;
+        if self.keeps {
+            let is_known = is_return && self.random.below(4) != 0;
+            if !is_known {
+                self.accepted.clear();
+                self.tasks.clear();
+            }
+            self.unconfirmed = is_return.then(|| self.tasks.keys().cloned().collect());
+            kept = Some(Kept {
+                graphs_accepted: is_known.then_some(self.accepted.len() as u64),
+                lost: None,
+            });
+        }
+        let release = None;
+        self.handle(ClientInput::Connected { release, kept });
     }
 
     fn key(&mut self) -> Key {
@@ -107,6 +138,10 @@ impl Simulation {
                 Action::Status { hold, status } => self.reported(hold, status),
                 Action::Wake { at } => self.wake_at = at,
                 Action::Connect { at, .. } => self.attempt = Some(at),
+                Action::Returned(returned) => {
+                    assert!(self.client.is_connected() && !self.client.is_returning());
+                    assert!(self.keeps || returned.found == 0);
+                }
                 Action::Disconnect { .. } | Action::Answered { .. } => {}
             }
         }
@@ -139,6 +174,9 @@ impl Simulation {
 
     /// Handles an event that adds a handle for each of the keys.
     fn add_handles(&mut self, event: ClientInput, keys: &[Key]) {
+        if !self.client.is_connected() {
+            return self.handle(event);
+        }
         let sends_questions = !matches!(event, ClientInput::Store(_));
         // The new holds are not among the handles yet.
         self.handle(event);
@@ -192,14 +230,41 @@ impl Simulation {
         self.read_count += 1;
         match message {
             FromClient::UpdateGraph(message) => {
+                let number = message.extra[0].1.clone().try_into();
+                let number: u64 = number.expect("a number");
+                let seed = self.seed;
+                let is_new = !self.accepted.contains(&number);
+                assert!(
+                    is_new,
+                    "seed {seed}: graph {number} is sent twice: {:#?}",
+                    self.history
+                );
+                self.accepted.push(number);
+                if self.keeps && self.random.below(2) == 0 {
+                    self.outbox.push_back(ToClient::from(GraphsAccepted {
+                        count: self.accepted.len() as u64,
+                        ..GraphsAccepted::default()
+                    }));
+                }
                 for key in message.keys {
+                    self.confirm(&key);
                     self.tasks.entry(key.clone()).or_insert(Task::Pending);
                     self.report(&key);
                 }
             }
             FromClient::ClientDesiresKeys(message) => {
                 for key in message.keys {
+                    self.confirm(&key);
+                    if self.unconfirmed.is_some() {
+                        self.report(&key);
+                        continue;
+                    }
                     self.tasks.entry(key).or_insert(Task::Pending);
+                }
+            }
+            FromClient::KeysConfirmed(_) => {
+                for key in self.unconfirmed.take().unwrap_or_default() {
+                    self.tasks.remove(&key);
                 }
             }
             FromClient::ClientReleasesKeys(message) => {
@@ -210,7 +275,7 @@ impl Simulation {
             FromClient::CancelKeys(message) => {
                 for key in message.keys {
                     assert!(
-                        self.tasks.remove(&key).is_some() || self.was_restarted,
+                        self.tasks.remove(&key).is_some() || self.was_restarted || self.keeps,
                         "seed {}: {key} is cancelled and not wanted",
                         self.seed
                     );
@@ -219,6 +284,12 @@ impl Simulation {
             }
             FromClient::ReportKey(message) => self.report(&message.key),
             _ => {}
+        }
+    }
+
+    fn confirm(&mut self, key: &Key) {
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.remove(key);
         }
     }
 
@@ -284,7 +355,10 @@ impl Simulation {
     fn disconnect(&mut self) {
         self.inbox.clear();
         self.outbox.clear();
-        self.tasks.clear();
+        if !self.keeps {
+            self.tasks.clear();
+        }
+        self.unconfirmed = None;
         self.read_count = self.sent_count;
         let reason = "lost".to_owned();
         self.handle(ClientInput::Disconnected { reason });
@@ -300,14 +374,16 @@ impl Simulation {
             self.now = self.now.max(at);
             match self.random.below(3) {
                 0 => self.handle(connect_failed(false)),
-                _ => self.handle(ClientInput::Connected { release: None }),
+                _ => self.connect(true),
             }
         }
         match self.random.below(64) {
             0..6 => {
                 let keys = self.keys();
+                self.submitted += 1;
                 let message = UpdateGraph {
                     keys: Keys(keys.clone()),
+                    extra: vec![(Value::from("number"), Value::from(self.submitted))],
                     ..UpdateGraph::default()
                 };
                 let event = ClientInput::Submit {
@@ -356,7 +432,7 @@ impl Simulation {
                 self.was_restarted = true;
                 self.outbox.push_back(ToClient::from(Restart::default()));
             }
-            24 if self.random.below(8) == 0 => self.disconnect(),
+            24 if self.random.below(if self.keeps { 2 } else { 8 }) == 0 => self.disconnect(),
             25..37 => self.compute(),
             37..50 => self.read(),
             _ => self.deliver(),
@@ -370,6 +446,10 @@ impl Simulation {
             self.deliver();
         }
         self.was_restarted = false;
+        if self.keeps && !self.client.is_connected() {
+            return;
+        }
+        assert!(!self.client.is_returning());
         let held: BTreeMap<Key, &str> = self
             .handles
             .iter()
@@ -415,7 +495,7 @@ const fn is_close(message: &FromClient) -> bool {
 
 #[test]
 fn random_events_lead_to_a_consistent_state() {
-    for seed in 0..100 {
+    for seed in 0..200 {
         Simulation::run(seed);
     }
 }
