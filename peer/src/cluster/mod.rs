@@ -541,7 +541,13 @@ impl LocalCluster {
         if index >= self.members.len() {
             return false;
         }
-        self.members.remove(index).link.disconnect();
+        let member = self.members.remove(index);
+        member.link.disconnect();
+        // It does not try to return. It leaves without being waited for, once it was polled.
+        let worker = member.worker();
+        let mut closing = core::pin::pin!(worker.close());
+        let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+        let _ = closing.as_mut().poll(&mut context);
         true
     }
 

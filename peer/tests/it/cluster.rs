@@ -281,7 +281,10 @@ fn with_names(builder: Builder) -> (Builder, Receiver<String>) {
                 }
                 name.clone()
             });
-        worker.functions(functions)
+        // A worker that is lost is lost for good.
+        worker
+            .functions(functions)
+            .reconnect_timeout(Duration::ZERO)
     });
     (builder, starts)
 }
@@ -503,7 +506,7 @@ async fn a_client_reconnects_after_its_link_was_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_message_breaks_its_comm() {
-    // The result does not arrive, and the worker is lost with its stream.
+    // The result does not arrive, and the worker is lost with its stream if it does not return.
     let (builder, _) = with_names(LocalCluster::builder());
     let cluster = builder.start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");

@@ -23,6 +23,7 @@ mod pickle_written;
 mod pitfalls;
 mod priorities;
 mod relay;
+mod returns;
 mod roles;
 mod runtimes;
 mod scheduler_with_dask;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use daskwire_comm::{Address, BoxFuture, CommOptions, Transports};
 use daskwire_rpc::channel::Observer;
 
+use super::rejoin::FindScheduler;
 use super::start::start;
 use super::{Functions, MemoryThresholds, StartError, Worker};
 
@@ -34,6 +35,8 @@ pub struct Builder {
     pub(super) transfers: TransferLimits,
     pub(super) max_comms: usize,
     pub(super) start_timeout: Option<Duration>,
+    pub(super) reconnect_timeout: Duration,
+    pub(super) find_scheduler: Option<Arc<FindScheduler>>,
     pub(super) is_restartable: bool,
     pub(super) functions: Functions,
     #[cfg(target_os = "linux")]
@@ -178,6 +181,30 @@ impl Builder {
     #[must_use]
     pub const fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets for how long the worker tries to register again after its connection to the scheduler
+    /// was lost. Meanwhile it keeps its data, goes on with the tasks that it runs, and serves other
+    /// workers. A scheduler of this project that knows the tasks then takes the results, and the
+    /// tasks go on; Dask's has the data deleted that it does not know. With zero, the worker ends at
+    /// once. Default: 60 seconds.
+    #[must_use]
+    pub const fn reconnect_timeout(mut self, timeout: Duration) -> Self {
+        self.reconnect_timeout = timeout;
+        self
+    }
+
+    /// Sets a callback that names the scheduler before each attempt to register again, for example
+    /// from a file that the scheduler writes; `None` if it is the one of before. It may block.
+    /// Python processes still take the scheduler of before for theirs, for example in
+    /// `get_client`. Default: the address of the builder.
+    #[must_use]
+    pub fn find_scheduler(
+        mut self,
+        find: impl Fn() -> Option<Address> + Send + Sync + 'static,
+    ) -> Self {
+        self.find_scheduler = Some(Arc::new(find));
         self
     }
 

@@ -175,7 +175,7 @@ impl Context {
             return Ok(client.clone());
         }
         let options = shared.client_options.clone();
-        let scheduler = shared.scheduler.to_string();
+        let scheduler = shared.scheduler().to_string();
         let client = daskwire_client::Client::connect_with(&scheduler, options)
             .await
             .map_err(|error| RemoteError::of_error(Box::new(error)))?;

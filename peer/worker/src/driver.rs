@@ -238,7 +238,7 @@ impl Shared {
             ..WhoHas::default()
         });
         // If the scheduler does not answer, the state machine asks again.
-        if let Ok(who_has) = self.pool.call(&self.scheduler, &request).await {
+        if let Ok(who_has) = self.pool.call(&self.scheduler(), &request).await {
             let holders = RefreshWhoHas {
                 who_has,
                 stimulus_id: message.stimulus_id,

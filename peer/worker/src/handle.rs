@@ -44,7 +44,8 @@ pub enum Ended {
     },
     /// The scheduler no longer knows the worker.
     Forgotten,
-    /// The connection to the scheduler was lost.
+    /// The connection to the scheduler was lost, and the worker has not registered again within
+    /// [`Builder::reconnect_timeout`].
     Lost(RequestError),
     /// The listener failed permanently, so that no peer can fetch the worker's data.
     ListenerFailed(Arc<CommError>),
@@ -119,6 +120,8 @@ impl Worker {
             transfers: TransferLimits::default(),
             max_comms: daskwire_rpc::channel::max_comms(),
             start_timeout: None,
+            reconnect_timeout: super::rejoin::TIMEOUT,
+            find_scheduler: None,
             is_restartable: false,
             functions: Functions::builtins(),
             #[cfg(target_os = "linux")]
@@ -232,6 +235,12 @@ impl Worker {
     /// cluster nevertheless.
     pub async fn retire(&self) -> Result<bool, RequestError> {
         let shared = &self.shared;
+        let scheduler = shared.scheduler();
+        if !shared.machine().state.is_connected() {
+            self.close().await;
+            let peer = scheduler.to_string();
+            return Err(RequestError::Closed { peer });
+        }
         let request = Request::RetireWorkers(RetireWorkers {
             workers: Some(vec![shared.address.clone()].into()),
             close_workers: Some(true),
@@ -244,7 +253,7 @@ impl Worker {
         shared.is_retiring.store(true, Ordering::Relaxed);
         let _ = runtime::timeout(CLOSE_TIMEOUT, shared.heartbeat.lock()).await;
         let retired = tokio::select! {
-            retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
+            retired = shared.pool.call::<Value>(&scheduler, &request) => retired,
             // If the request to close arrives first, it counts as the reply.
             ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
         };

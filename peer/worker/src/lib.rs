@@ -56,6 +56,7 @@ mod metrics;
 mod nanny_plugins;
 #[cfg(target_os = "linux")]
 mod python;
+mod rejoin;
 mod run;
 mod scheduler_plugin;
 mod server;
@@ -69,7 +70,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use daskwire_comm::runtime::Spawner;
 use daskwire_comm::{Address, BufferPool};
@@ -112,7 +113,8 @@ struct Shared {
     number: Option<i64>,
     /// Name and address, for log lines and error messages.
     title: String,
-    scheduler: Address,
+    /// Another one after the worker has registered again, if its scheduler has moved.
+    scheduler: Mutex<Address>,
     nthreads: usize,
     memory_limit: Option<u64>,
     thresholds: MemoryThresholds,
@@ -180,6 +182,12 @@ impl Shared {
         #[cfg(not(target_os = "linux"))]
         let runs_python = false;
         runs_python
+    }
+
+    /// The address of the scheduler.
+    fn scheduler(&self) -> Address {
+        let scheduler = self.scheduler.lock();
+        scheduler.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The name in the form in which it is registered: a number or a string.

@@ -26,13 +26,16 @@ const INSTALL: &str = "lambda source, dask_scheduler: \
     (lambda names: (exec(source, names), names['install'](dask_scheduler))[1])({})";
 
 /// The kinds of tasks that a worker runs, which it registers in `extra`.
-pub(super) fn description(runs_python: bool) -> Value {
-    let kinds: &[&str] = if runs_python {
-        &["native", "python"]
-    } else {
-        &["native"]
-    };
-    Value::dict([("daskwire", Value::list(kinds.iter().copied()))])
+/// A worker that registers again adds `returning`.
+// ROLES SCHEDULER-17
+pub(super) fn description(runs_python: bool, is_returning: bool) -> Value {
+    let kinds = [
+        ("native", true),
+        ("python", runs_python),
+        ("returning", is_returning),
+    ];
+    let kinds = kinds.into_iter().filter(|(_, is_one)| *is_one);
+    Value::dict([("daskwire", Value::list(kinds.map(|(kind, _)| kind)))])
 }
 
 /// Time for which the result of a request for the workers of the cluster is cached.
@@ -181,7 +184,8 @@ impl Shared {
             ..Identity::default()
         };
         let request = request.into();
-        let reply = self.pool.call::<Value>(&self.scheduler, &request);
+        let scheduler = self.scheduler();
+        let reply = self.pool.call::<Value>(&scheduler, &request);
         match with_timeout(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
             Ok(identity) => {
                 let (_, workers) = last.insert((now, workers(&identity, &self.address)));
@@ -224,8 +228,8 @@ mod tests {
 
     #[test]
     fn workers_without_a_description_may_run_python() {
-        let native = description(false);
-        let both = description(true);
+        let native = description(false, false);
+        let both = description(true, true);
         let python = Value::dict([("name", "worker-0")]);
         let identity = |workers: &[(&str, &Value)]| {
             let workers = workers

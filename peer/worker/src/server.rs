@@ -271,7 +271,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             ("id", Value::from(shared.id.as_str())),
             ("name", shared.name_value()),
             ("address", Value::from(shared.address.as_str())),
-            ("scheduler", Value::from(shared.scheduler.to_string())),
+            ("scheduler", Value::from(shared.scheduler().to_string())),
             ("nthreads", Value::from(shared.nthreads)),
             ("memory_limit", Value::from(shared.memory_limit)),
             // Read by Python's `daskwire.native`.

@@ -2,7 +2,6 @@
 //! messages, and leaving.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +13,6 @@ use daskwire_messages::protocol::{
     ReplyStatus, Request, ToWorker, Unregister, WorkerStatus,
 };
 use daskwire_rpc::RequestError;
-use daskwire_rpc::batched::BatchWriter;
 use daskwire_rpc::channel::{Channel, Receiver, with_timeout};
 use daskwire_rpc::event::{self, emit};
 use tokio::sync::watch;
@@ -24,6 +22,8 @@ use super::diagnostics::Level;
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
+use super::rejoin::Rejoin;
+use super::start::Joined;
 use super::state::{Action, WorkerInput, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 
@@ -56,19 +56,25 @@ fn clock_offset(asked: Duration, at_scheduler: Option<f64>) -> Option<WorkerInpu
 }
 
 impl Shared {
-    /// Registers with the scheduler, and returns the interval of heartbeats and the
-    /// plugins of workers.
+    /// Registers with the scheduler. `versions` are those of the scheduler if the worker registers
+    /// again.
     pub(super) async fn register(
         &self,
         channel: &mut Channel,
-        resources: BTreeMap<String, f64>,
+        versions: Option<Value>,
         timeout: Duration,
-    ) -> Result<(Duration, Option<Value>), StartError> {
+    ) -> Result<Registered, StartError> {
         let time = now();
+        let is_returning = versions.is_some();
+        let (status, resources) = {
+            let machine = self.machine();
+            let state = &machine.state;
+            (state.status().clone(), state.resources().clone())
+        };
         let has_stimulus = self.dialect.has_worker_stimulus;
         let request = Request::RegisterWorker(RegisterWorker {
             address: self.address.clone(),
-            status: WorkerStatus::Running,
+            status,
             server_id: self.dialect.has_server_id.then(|| self.id.clone()),
             nthreads: self.nthreads as u64,
             name: self.name_value(),
@@ -81,10 +87,10 @@ impl Shared {
                 (name.as_str(), port)
             })),
             local_directory: self.local_directory.display().to_string(),
-            versions: self.versions.clone(),
+            versions: versions.unwrap_or_else(|| self.versions.clone()),
             // The worker answers the requests that its scheduler sends to nannies.
             nanny: Nullable(self.is_restartable.then(|| self.address.clone())),
-            extra_information: scheduler_plugin::description(self.runs_python()),
+            extra_information: scheduler_plugin::description(self.runs_python(), is_returning),
             stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
             reply: Some(false),
@@ -98,11 +104,16 @@ impl Shared {
             });
         }
         if let Some(event) = clock_offset(time, reply.time) {
-            // Without tasks, there are no actions.
+            // There are no actions, before the first registration and before the worker is told of
+            // any other.
             self.machine().state.handle(now(), event);
         }
-        let interval = interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1));
-        Ok((interval, reply.worker_plugins))
+        let interval = interval(reply.heartbeat_interval);
+        Ok(Registered {
+            heartbeat_interval: interval.unwrap_or(Duration::from_secs(1)),
+            plugins: reply.worker_plugins,
+            returns: reply.returns == Some(true),
+        })
     }
 
     /// Asks the scheduler to remove the worker, so that it can be restarted.
@@ -111,13 +122,14 @@ impl Shared {
         // An error means that an earlier reason is set, which is kept.
         let _ = self.restart.set(reason);
         let has_stimulus = self.dialect.has_worker_stimulus;
+        let scheduler = self.scheduler();
         let request = Request::Unregister(Unregister {
             address: self.address.clone(),
             stimulus_id: has_stimulus.then(|| stimulus("worker-restart", now())),
             reply: Some(true),
             ..Unregister::default()
         });
-        let asked = self.pool.call::<Value>(&self.scheduler, &request);
+        let asked = self.pool.call::<Value>(&scheduler, &request);
         with_timeout(
             REGISTER_TIMEOUT,
             "the scheduler to remove the worker",
@@ -178,7 +190,8 @@ impl Shared {
             });
             // An error is ignored: if the scheduler is gone, the stream reports it.
             let asked = runtime::now();
-            let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
+            let reply: Result<HeartbeatReply, _> =
+                self.pool.call(&self.scheduler(), &request).await;
             drop(sending);
             let Ok(reply) = reply else {
                 continue;
@@ -215,7 +228,7 @@ impl Shared {
             let batch = match receiver.receive_batch::<ToWorker>().await {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
-                    let peer = self.scheduler.to_string();
+                    let peer = self.scheduler().to_string();
                     return Ended::Lost(RequestError::Closed { peer });
                 }
                 Err(error) => return Ended::Lost(error),
@@ -275,13 +288,41 @@ fn interval(seconds: Option<f64>) -> Option<Duration> {
     Some(duration.clamp(Duration::from_millis(10), Duration::from_secs(600)))
 }
 
+/// What a scheduler replies to a registration.
+pub(super) struct Registered {
+    pub(super) heartbeat_interval: Duration,
+    /// The plugins of workers.
+    pub(super) plugins: Option<Value>,
+    /// Whether it takes what workers return with.
+    pub(super) returns: bool,
+}
+
 /// The parts of a worker that [`supervise`] takes over.
 pub(super) struct Parts {
     pub(super) transports: Transports,
     pub(super) listener: Listener,
-    pub(super) receiver: Receiver,
-    pub(super) writing: BatchWriter,
-    pub(super) interval: Duration,
+    pub(super) joined: Joined,
+    pub(super) rejoin: Rejoin,
+}
+
+/// Starts what needs a connection to the scheduler.
+fn serve_link(shared: &Arc<Shared>, receiver: Receiver, interval: Duration) -> TaskSet<Ended> {
+    let mut link = TaskSet::new();
+    let scheduler = shared.scheduler().to_string();
+    let stream = Arc::clone(shared).handle_stream(receiver);
+    link.spawn(event::in_comm(&scheduler, stream));
+    link.spawn(Arc::clone(shared).heartbeats(interval));
+    link.spawn(Arc::clone(shared).keep_alive());
+    link
+}
+
+/// Why a worker ends that one of its parts has ended.
+fn ended_part<E>(ended: Option<Result<Ended, E>>) -> Ended {
+    match ended {
+        Some(Ok(ended)) => ended,
+        // Otherwise the parts never return, and nothing aborts them.
+        _ => Ended::Panicked,
+    }
 }
 
 /// Runs a worker until one of its parts ends, and makes it leave the cluster.
@@ -293,40 +334,55 @@ pub(super) async fn supervise(
     let Parts {
         transports,
         listener,
-        receiver,
-        mut writing,
-        interval,
+        joined,
+        rejoin,
     } = parts;
     let listener = Arc::new(listener);
     let mut tasks = TaskSet::new();
-    let scheduler = shared.scheduler.to_string();
-    let stream = Arc::clone(&shared).handle_stream(receiver);
-    tasks.spawn(event::in_comm(&scheduler, stream));
-    tasks.spawn(Arc::clone(&shared).heartbeats(interval));
-    tasks.spawn(Arc::clone(&shared).keep_alive());
     tasks.spawn(Arc::clone(&shared).monitor());
     tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
-    let ended = tokio::select! {
-        () = shared.stop.notified() => Ended::Closed,
-        () = shared.panic_flag.wait() => Ended::Panicked,
-        ended = tasks.join_next() => match ended {
-            Some(Ok(ended)) => ended,
-            // Otherwise the tasks never return, and nothing aborts them.
-            _ => Ended::Panicked,
-        },
-        written = writing.finished() => match written {
-            Err(error) => {
-                // The scheduler's last messages may give the reason.
-                let last = runtime::timeout(DRAIN_TIMEOUT, tasks.join_next()).await;
-                match last {
-                    Ok(Some(Ok(ended))) => ended,
-                    _ => Ended::Lost(error),
+    let mut writing = joined.writing;
+    let mut link = serve_link(&shared, joined.receiver, joined.heartbeat_interval);
+    let ended = loop {
+        let ended = tokio::select! {
+            () = shared.stop.notified() => Ended::Closed,
+            () = shared.panic_flag.wait() => Ended::Panicked,
+            ended = tasks.join_next() => ended_part(ended),
+            ended = link.join_next() => ended_part(ended),
+            written = writing.finished() => match written {
+                Err(error) => {
+                    // The scheduler's last messages may give the reason.
+                    let last = runtime::timeout(DRAIN_TIMEOUT, link.join_next()).await;
+                    match last {
+                        Ok(Some(Ok(ended))) => ended,
+                        _ => Ended::Lost(error),
+                    }
                 }
+                // The writer returns only after the stream is dropped, or after a
+                // panic.
+                Ok(()) => Ended::Panicked,
+            },
+        };
+        let lost = match ended {
+            Ended::Lost(lost) if !rejoin.timeout.is_zero() && shared.may_return() => lost,
+            ended => break ended,
+        };
+        link.shutdown().await;
+        writing.abort();
+        shared.disconnect(&lost, rejoin.timeout);
+        let joined = tokio::select! {
+            () = shared.stop.notified() => break Ended::Closed,
+            () = shared.panic_flag.wait() => break Ended::Panicked,
+            ended = tasks.join_next() => break ended_part(ended),
+            joined = rejoin.run(&shared, &lost) => joined,
+        };
+        match joined {
+            Ok(joined) => {
+                writing = joined.writing;
+                link = serve_link(&shared, joined.receiver, joined.heartbeat_interval);
             }
-            // The writer returns only after the stream is dropped, or after a
-            // panic.
-            Ok(()) => Ended::Panicked,
-        },
+            Err(ended) => break ended,
+        }
     };
     let ended = match shared.restart.get() {
         Some(reason) => Ended::Restart {
@@ -359,6 +415,7 @@ pub(super) async fn supervise(
         writing.abort();
     }
     let _ = runtime::timeout(DRAIN_TIMEOUT, shared.answering.write()).await;
+    link.shutdown().await;
     tasks.shutdown().await;
     let mut transfers = core::mem::take(&mut shared.machine().tasks);
     transfers.shutdown().await;

@@ -3,7 +3,6 @@
 #[cfg(target_os = "linux")]
 use core::num::NonZeroUsize;
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
@@ -36,8 +35,9 @@ use super::metrics::{TasksDone, Transfers};
 use super::nanny_plugins;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
+use super::rejoin::Rejoin;
 use super::scheduler_plugin::{self, OtherWorkers};
-use super::session::{Parts, supervise};
+use super::session::{Parts, Registered, supervise};
 use super::state::{Limits, State, WorkerInput};
 use super::threads::{self, Queue};
 use super::{Builder, Shared, StartError, Worker};
@@ -76,6 +76,16 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         is_own,
         dialect,
     } = scheduler_versions(&builder, &pool, &notify, deadline).await?;
+    let rejoin = Rejoin {
+        transports: transports.clone(),
+        options: builder.options.clone(),
+        batch_interval: builder.batch_interval,
+        timeout: builder.reconnect_timeout,
+        find: builder.find_scheduler.take(),
+        release,
+        is_own,
+        installs_plugin: builder.installs_plugin && !builder.runs_python(),
+    };
     pool.set_read_hint(dialect.read_hint);
     // Install the plugin before the scheduler can assign tasks to the worker.
     let is_installing = release.is_some() && builder.installs_plugin && !builder.runs_python();
@@ -132,7 +142,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         name,
         number: builder.number,
         title,
-        scheduler: builder.scheduler,
+        scheduler: Mutex::new(builder.scheduler),
         nthreads: builder.nthreads,
         memory_limit: builder.memory_limit,
         thresholds: builder.thresholds,
@@ -185,8 +195,8 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         shared.handle_host_events(python);
     }
     let answer_timeout = answer_timeout(patience, deadline);
-    let (resources, interval) = (builder.resources, builder.batch_interval);
-    let joined = join(&shared, channel, resources, interval, answer_timeout).await?;
+    let interval = builder.batch_interval;
+    let joined = join(&shared, channel, None, interval, answer_timeout).await?;
     if let Err(error) = installed {
         let message = format!(
             "the plugin that keeps Python tasks away from this worker cannot be installed in the \
@@ -202,9 +212,8 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let parts = Parts {
         transports,
         listener,
-        receiver: joined.receiver,
-        writing: joined.writing,
-        interval: joined.heartbeat_interval,
+        joined,
+        rejoin,
     };
     runtime::spawn(supervise(Arc::clone(&shared), parts, end));
     Ok(Worker { shared, ended })
@@ -279,12 +288,12 @@ async fn listen(
 }
 
 /// The scheduler's reply to a question for versions, and what follows from it.
-struct SchedulerVersions {
-    versions: Value,
+pub(super) struct SchedulerVersions {
+    pub(super) versions: Value,
     /// The release, if the scheduler runs Dask.
-    release: Option<Release>,
+    pub(super) release: Option<Release>,
     /// Whether it is a scheduler of this project.
-    is_own: bool,
+    pub(super) is_own: bool,
     dialect: Dialect,
 }
 
@@ -301,13 +310,22 @@ async fn scheduler_versions(
     notify: &Notifier,
     deadline: Option<Instant>,
 ) -> Result<SchedulerVersions, StartError> {
+    let timeout = answer_timeout(builder.options.answer_timeout, deadline);
+    ask_versions(pool, &builder.scheduler, notify, timeout).await
+}
+
+/// Like [`scheduler_versions`], of a scheduler at this address.
+pub(super) async fn ask_versions(
+    pool: &Pool,
+    scheduler: &Address,
+    notify: &Notifier,
+    timeout: Duration,
+) -> Result<SchedulerVersions, StartError> {
     const WHAT: &str = "the versions of the scheduler";
-    let scheduler = &builder.scheduler;
     let request = Request::Versions(Versions {
         reply: Some(true),
         ..Versions::default()
     });
-    let timeout = answer_timeout(builder.options.answer_timeout, deadline);
     let deadlines = Deadlines::with_timeout(timeout, WHAT);
     let versions = async {
         loop {
@@ -359,42 +377,52 @@ fn limits(builder: &Builder) -> Limits {
 }
 
 /// The stream to and from a scheduler that has registered the worker.
-struct Joined {
-    receiver: Receiver,
-    writing: BatchWriter,
-    heartbeat_interval: Duration,
+pub(super) struct Joined {
+    pub(super) receiver: Receiver,
+    pub(super) writing: BatchWriter,
+    pub(super) heartbeat_interval: Duration,
 }
 
-/// Registers the worker, and sets up the scheduler's plugins.
-async fn join(
+/// Registers the worker, and sets up the scheduler's plugins. `versions` are those of the scheduler
+/// if the worker registers again.
+pub(super) async fn join(
     shared: &Arc<Shared>,
     mut channel: Channel,
-    resources: BTreeMap<String, f64>,
+    versions: Option<Value>,
     batch_interval: Duration,
     timeout: Duration,
 ) -> Result<Joined, StartError> {
     let waiting = || {
         format!(
             "{} does not register the worker yet, waiting",
-            shared.scheduler
+            shared.scheduler()
         )
     };
-    let registering = shared.register(&mut channel, resources, timeout);
+    let is_first = versions.is_none();
+    let registering = shared.register(&mut channel, versions, timeout);
     let registering = shared.notify.with_notice(waiting, timeout, registering);
-    let (heartbeat_interval, plugins) = registering.await?;
+    let Registered {
+        heartbeat_interval,
+        plugins,
+        returns,
+    } = registering.await?;
+    let scheduler = shared.scheduler();
     shared.log.add(
         Level::Info,
-        &format!("{} is registered with {}", shared.title, shared.scheduler),
+        &format!("{} is registered with {scheduler}", shared.title),
     );
     emit(event::Level::Info, || WorkerEvent::Started {
         worker: &shared.title,
-        scheduler: &shared.scheduler,
+        scheduler: &scheduler,
     });
     let Channel {
         sender, receiver, ..
     } = channel;
     let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
+    if !is_first {
+        shared.handle([WorkerInput::Registered { returns }]);
+    }
     // Set up plugins before messages of the scheduler are handled.
     #[cfg(target_os = "linux")]
     shared.set_up_plugins(plugins).await;

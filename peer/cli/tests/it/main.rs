@@ -45,6 +45,8 @@ mod worker_data;
 mod worker_limits;
 #[cfg(unix)]
 mod worker_options;
+#[cfg(target_os = "linux")]
+mod worker_returns;
 #[cfg(unix)]
 mod worker_signals;
 mod worker_with_dask;

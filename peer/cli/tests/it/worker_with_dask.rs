@@ -4,8 +4,9 @@
 use crate::support::worker;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::client::client_at;
@@ -14,7 +15,7 @@ use daskwire_peer::client::SubmitOptions;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
 use daskwire_testing::cluster::{Cluster, until};
-use daskwire_testing::{TLS_ARGUMENTS, warnings};
+use daskwire_testing::{Environment, Peer, TLS_ARGUMENTS, address_after, python, warnings};
 
 /// The functions of the worker: Python's, and a few more.
 fn functions() -> Functions {
@@ -576,7 +577,7 @@ async fn tasks_survive_a_stopped_holder_of_their_inputs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_in_python_survive_a_stopped_holder_of_their_inputs() {
     let cluster = Cluster::new(0);
-    let python = daskwire_testing::python(daskwire_testing::Environment::Current);
+    let python = python(Environment::Current);
     let worker = cluster.worker("rust").python(&python);
     survive_a_stopped_holder(cluster, worker, Some(&python)).await;
 }
@@ -613,7 +614,9 @@ async fn survive_a_stopped_holder(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_refused_or_ends_with_its_scheduler() {
     let cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("worker starts");
+    let builder = cluster.worker("rust");
+    let builder = builder.reconnect_timeout(Duration::from_secs(1));
+    let worker = builder.start().await.expect("worker starts");
     let refused = cluster
         .worker("rust")
         .start()
@@ -628,6 +631,69 @@ async fn a_worker_is_refused_or_ends_with_its_scheduler() {
     drop(scheduler);
     let ended = worker.ended().await;
     assert!(matches!(ended, Ended::Lost(_)), "{ended}");
+}
+
+/// Starts a scheduler of Dask at an address at which another one was killed.
+fn scheduler_again(address: &str) -> Peer {
+    let port = address.rsplit(':').next().expect("a port");
+    let mut command = Command::new(python(Environment::Current));
+    command
+        .args(["-m", "distributed.cli.dask_scheduler", "--no-dashboard"])
+        .args(["--host", "127.0.0.1", "--port", port]);
+    Peer::spawn_command("the second scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_returns_to_a_scheduler_that_was_killed_and_started_again() {
+    let mut cluster = Cluster::new(0);
+    let (go, waiting) = std::sync::mpsc::channel::<()>();
+    let waiting = Mutex::new(waiting);
+    let functions = functions().function("wait", move || {
+        // The test goes on, or has failed.
+        let _ = waiting.lock().expect("no panic").recv();
+        7
+    });
+    let builder = cluster.worker("rust").functions(functions);
+    let worker = builder.start().await.expect("worker starts");
+    assert_eq!(
+        cluster.python("x = client.submit(operator.add, 1, 2)\nx.result(timeout=20)"),
+        "3"
+    );
+    cluster.python("y = client.submit(native('wait'))");
+    let is_running = || worker.task_counts().contains(&("executing", 1));
+    until("the task runs", is_running).await;
+    let address = cluster.scheduler.address().to_owned();
+    let Cluster { client, scheduler } = cluster;
+    // Both are killed.
+    drop(client);
+    drop(scheduler);
+    let scheduler = scheduler_again(&address);
+    let python = python(Environment::Current);
+    let client = Peer::spawn_with(&python, "worker_client.py", &[&address]);
+    let mut cluster = Cluster { client, scheduler };
+    cluster.python("client.wait_for_workers(1, timeout=60)");
+    let code = "next(iter(client.scheduler_info(n_workers=-1)['workers']))";
+    assert_eq!(cluster.python(code), format!("'{}'", worker.address()));
+    // What the scheduler does not know is dropped, and so is the result of the task.
+    until("its data is dropped", || worker.keys().is_empty()).await;
+    go.send(()).expect("the task waits");
+    until("the task ends", || {
+        !worker
+            .task_counts()
+            .iter()
+            .any(|(name, _)| *name == "executing")
+    })
+    .await;
+    assert!(worker.keys().is_empty());
+    let code = "client.submit(operator.mul, 3, 4).result(timeout=20)";
+    assert_eq!(cluster.python(code), "12");
+    // The plugin that knows workers in Rust was installed again.
+    let code = "client.submit(native('hypot'), 3, 4).result(timeout=20)";
+    assert_eq!(cluster.python(code), "5.0");
+    cluster.check_logs();
+    worker.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

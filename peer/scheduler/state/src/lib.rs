@@ -147,7 +147,7 @@ use no_worker::Waiting;
 use pool::Pool;
 use replicas::Replicas;
 use returned::GivenBack;
-use returns::Claim;
+use returns::{Claim, LostTasks};
 use samplers::Samplers;
 use send::free_keys;
 use shuffles::Shuffles;
@@ -476,6 +476,7 @@ pub struct State {
     retried: BTreeMap<TaskId, WorkerId>,
     /// The tasks that go on at workers which have returned.
     claims: BTreeMap<TaskId, Claim>,
+    lost: LostTasks,
     extensions: Extensions,
     replicas: Replicas,
     samplers: Samplers,
@@ -627,6 +628,7 @@ impl State {
             returned: BTreeMap::new(),
             retried: BTreeMap::new(),
             claims: BTreeMap::new(),
+            lost: LostTasks::default(),
             extensions: Extensions::new(policy.max_shared_len),
             replicas: Replicas::new(policy.replica_interval),
             samplers: Samplers::default(),

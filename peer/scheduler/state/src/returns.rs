@@ -11,7 +11,8 @@
 //! former one. What the worker had then is taken for lost only after it has said what it has.
 
 use core::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::vec;
 
@@ -75,7 +76,27 @@ pub(super) struct Return {
     results: vec::IntoIter<ReturnedResult>,
     actors: BTreeSet<Key>,
     is_last: bool,
+    /// The tasks that the worker had when it was lost; not known before the last part.
+    survived: Option<vec::IntoIter<Key>>,
 }
+
+/// The tasks that workers had when they were lost, the latest last. If a worker returns, it has not
+/// died of them.
+#[derive(Debug, Default)]
+pub(super) struct LostTasks(VecDeque<LostWorker>);
+
+#[derive(Debug)]
+struct LostWorker {
+    since: Duration,
+    server_id: String,
+    tasks: Vec<Key>,
+}
+
+/// Maximum number of lost workers whose tasks are kept.
+const MAX_LOST: usize = 1 << 10;
+
+/// Maximum time for which they are kept.
+const MAX_LOST_AGE: Duration = Duration::from_secs(600);
 
 impl State {
     /// Whether a worker that registers will say what it has, and the worker that it replaces, if
@@ -107,6 +128,7 @@ impl State {
                 results: message.results.into_iter(),
                 actors: message.actors.into_iter().collect(),
                 is_last: message.is_last,
+                survived: None,
             })));
         }
     }
@@ -129,6 +151,10 @@ impl State {
                 && let Some(candidate) = self.next_result(on)
             {
                 unwanted.extend(self.take_result(on, candidate));
+            } else if part.is_last
+                && let Some(key) = self.next_survived(part)
+            {
+                self.forgive(&key);
             } else {
                 is_done = true;
                 break;
@@ -187,8 +213,19 @@ impl State {
             task.nbytes = result.nbytes;
             task.class = result.class;
         }
+        if is_actor && self.is_actor_of_former(id, on) {
+            self.tasks[id].actor_on = Some(on);
+            self.add_actor(id, on);
+        }
         self.in_memory(id, on);
         None
+    }
+
+    /// Whether an actor is that of the worker whose place a worker has taken.
+    fn is_actor_of_former(&self, id: TaskId, on: WorkerId) -> bool {
+        let worker = self.workers.get(&on);
+        let former = worker.and_then(|worker| worker.returning.as_ref()?.former.as_ref());
+        former.is_some_and(|former| self.tasks[id].actor_on == Some(former.id))
     }
 
     /// Whether a result that a worker has is needed as that of a task, or as a further copy.
@@ -196,7 +233,9 @@ impl State {
         let task = &self.tasks[id];
         match task.stage {
             // Other workers have handles for an actor. Without it, they are of no use.
-            TaskStage::Memory if is_actor => task.actor_on == Some(on),
+            TaskStage::Memory if is_actor => {
+                task.actor_on == Some(on) || self.is_actor_of_former(id, on)
+            }
             TaskStage::Memory => true,
             TaskStage::Erred(_) => false,
             _ if is_actor != task.is_actor => false,
@@ -243,7 +282,6 @@ impl State {
         {
             return false;
         }
-        let mut was_counted = true;
         match task.stage {
             TaskStage::Memory | TaskStage::Erred(_) => return false,
             TaskStage::Processing(other) if other == on => {
@@ -261,7 +299,6 @@ impl State {
             | TaskStage::Pooled
             | TaskStage::Queued(_)
             | TaskStage::Processing(_) => {
-                was_counted = !matches!(task.stage, TaskStage::Processing(_));
                 self.unassign(id);
                 self.make_ready(id);
             }
@@ -275,13 +312,8 @@ impl State {
             }
             return is_same;
         }
-        let task = &mut self.tasks[id];
-        if was_counted {
-            // The worker was taken for lost.
-            task.kill_count = task.kill_count.saturating_sub(1);
-        }
         if let Some(worker) = self.workers.get_mut(&on) {
-            worker.deletions.remove(&task.key);
+            worker.deletions.remove(&run.key);
             worker.claims.insert(id);
             let claim = Claim {
                 on,
@@ -378,6 +410,55 @@ impl State {
         if let Some(task) = self.tasks.get_mut(id) {
             left.tasks.processing.push(task.key.clone());
             task.kill_count += u32::from(!left.is_expected);
+        }
+    }
+
+    /// Keeps which tasks a worker had that was lost, if it may return.
+    pub(super) fn keep_lost(&mut self, left: &LeftWorker) {
+        while let Some(first) = self.lost.0.front()
+            && (self.lost.0.len() >= MAX_LOST || self.now - first.since > MAX_LOST_AGE)
+        {
+            self.lost.0.pop_front();
+        }
+        let tasks = &left.tasks.processing;
+        if let Some(server_id) = &left.worker.info.server_id
+            && left.worker.kind.native
+            && !left.is_expected
+            && !tasks.is_empty()
+        {
+            self.lost.0.push_back(LostWorker {
+                since: self.now,
+                server_id: server_id.clone(),
+                tasks: tasks.clone(),
+            });
+        }
+    }
+
+    /// The next task that a worker had when it was lost.
+    fn next_survived(&mut self, part: &mut Return) -> Option<Key> {
+        if part.survived.is_none() {
+            let server_id = self.workers.get(&part.on)?.info.server_id.as_ref()?;
+            let lost = &mut self.lost.0;
+            let is_it = |lost: &LostWorker| {
+                step();
+                lost.server_id == *server_id
+            };
+            let mut tasks = Vec::new();
+            while let Some(place) = lost.iter().rposition(is_it)
+                && let Some(lost) = lost.remove(place)
+            {
+                tasks.extend(lost.tasks);
+            }
+            part.survived = Some(tasks.into_iter());
+        }
+        part.survived.as_mut()?.next()
+    }
+
+    /// Takes back that a worker has died of a task.
+    fn forgive(&mut self, key: &Key) {
+        let known = self.by_key.get(key).copied();
+        if let Some(task) = known.and_then(|id| self.tasks.get_mut(id)) {
+            task.kill_count = task.kill_count.saturating_sub(1);
         }
     }
 

@@ -270,6 +270,7 @@ impl State {
         if !is_done {
             return false;
         }
+        self.keep_lost(left);
         let tasks = core::mem::take(&mut left.tasks);
         self.log_left(&worker.address, &tasks, left.is_expected);
         self.notice(Notice::WorkerLeft {

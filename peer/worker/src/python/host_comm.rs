@@ -75,7 +75,7 @@ async fn open(shared: &Arc<Shared>) -> Result<(Channel, Weak<Host>), RequestErro
     });
     let (reader, writer) = socket.map_err(io_error)?.into_split();
     // The ends of the socket have no names.
-    let address = shared.scheduler.clone();
+    let address = shared.scheduler();
     let connection = RawConnection::new(reader, writer, (address.clone(), address));
     let comm = connection.handshake(&CommOptions::default()).await?;
     let ends = Ends::new(&shared.name, "host", shared.observer.clone());

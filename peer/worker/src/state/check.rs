@@ -72,6 +72,10 @@ impl State {
                 ));
             }
         }
+        if !self.is_connected() {
+            assert!(self.ready.is_empty() && self.constrained.is_empty());
+            assert!(self.missing.is_empty());
+        }
         for key in self.story.kept_keys() {
             assert!(self.tasks[key].stage.is_pending(), "{key}");
         }

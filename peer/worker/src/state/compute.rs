@@ -292,6 +292,9 @@ impl State {
         match outcome {
             Ok(description) => {
                 self.arrive(&key, description.clone());
+                if let Some(task) = self.tasks.get_mut(&key) {
+                    task.is_actor = computation.is_actor;
+                }
                 self.send_finished(key, computation.run_id, description, startstops, thread);
             }
             Err(failure) => {
@@ -450,7 +453,7 @@ impl State {
 
     /// Reports that a task does not use a thread any more. `run_time` is the run time
     /// until then, unless it was reported before.
-    fn send_seceded(&mut self, key: Key, run_id: i64, run_time: Option<Duration>) {
+    pub(super) fn send_seceded(&mut self, key: Key, run_id: i64, run_time: Option<Duration>) {
         self.send(LongRunning {
             key,
             run_id,

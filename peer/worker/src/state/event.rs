@@ -148,6 +148,18 @@ pub enum WorkerInput {
     },
     /// Observers want [`Action::Report`] (`true`), or no longer do. Default: `false`.
     Watched(bool),
+    /// The connection to the scheduler is lost, and the worker tries to register again. What it has
+    /// not begun is dropped; tasks that run go on, and their ends are kept. No message is sent until
+    /// [`Registered`](Self::Registered).
+    Disconnected,
+    /// The worker has registered again. The scheduler is told what it holds, and nothing before
+    /// that.
+    Registered {
+        /// Whether the scheduler takes what workers return with, see
+        /// [`RegisterWorkerReply::returns`](daskwire_messages::protocol::RegisterWorkerReply). To
+        /// others the data is reported as replicas, and running tasks are cancelled.
+        returns: bool,
+    },
     /// The worker leaves the cluster. The scheduler is notified, and
     /// no task or transfer is started any more.
     Close,
@@ -181,6 +193,8 @@ impl WorkerInput {
             Self::PeerAvailable(_) => "retry-busy-worker",
             Self::Search => "find-missing",
             Self::Spilled { .. } => "spill",
+            Self::Disconnected => "worker-disconnect",
+            Self::Registered { .. } => "worker-connect",
             Self::Watched(_) => "watch",
             Self::ClockOffset(_) => "clock-offset",
         };

@@ -78,6 +78,7 @@ mod event;
 mod fetch;
 mod peers;
 mod release;
+mod returns;
 mod task;
 
 pub(super) use compute::startstop;
@@ -105,6 +106,8 @@ pub struct State {
     address: Peer,
     limits: Limits,
     status: WorkerStatus,
+    /// The ends of tasks that no scheduler was told of, while the worker has lost its connection.
+    undelivered: Option<Vec<FromWorker>>,
     /// Whether the store is full.
     is_full: bool,
     tasks: HashMap<Key, Task>,
@@ -159,6 +162,7 @@ impl State {
             address: address.into(),
             limits,
             status: WorkerStatus::Running,
+            undelivered: None,
             is_full: false,
             tasks: HashMap::new(),
             counts: [0; PHASE_COUNT],
@@ -287,6 +291,11 @@ impl State {
             .collect()
     }
 
+    /// The resources of the worker, by name.
+    pub const fn resources(&self) -> &BTreeMap<String, f64> {
+        &self.resources
+    }
+
     /// The number of pending requests for data.
     pub fn transfer_count(&self) -> usize {
         self.requests.len()
@@ -356,6 +365,8 @@ impl State {
                     self.clock_offset = seconds;
                 }
             }
+            WorkerInput::Disconnected => self.disconnected(),
+            WorkerInput::Registered { returns } => self.registered(returns),
             WorkerInput::Close => self.close(),
             WorkerInput::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
         }
@@ -456,7 +467,16 @@ impl State {
             time.start += self.clock_offset;
             time.stop += self.clock_offset;
         }
-        self.actions.push(Action::Send(Box::new(message)));
+        let is_end = matches!(
+            message,
+            FromWorker::TaskFinished(_) | FromWorker::TaskErred(_)
+        );
+        match &mut self.undelivered {
+            None => self.actions.push(Action::Send(Box::new(message))),
+            Some(undelivered) if is_end => undelivered.push(message),
+            // What else there is to say follows from the state, later.
+            Some(_) => {}
+        }
     }
 }
 

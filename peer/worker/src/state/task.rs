@@ -129,6 +129,8 @@ pub(super) struct Task {
     /// The computation that the scheduler requested. Without one, the task exists
     /// for its data, or executes although its result is not wanted any more.
     pub(super) computation: Option<Box<Computation>>,
+    /// Whether the result is an actor that lives here.
+    pub(super) is_actor: bool,
     /// Whether the scheduler requested a replica.
     pub(super) is_acquired: bool,
     /// Tasks that wait for this one, or are ready and need it.
@@ -219,6 +221,7 @@ impl State {
                 stage,
                 priority,
                 computation: None,
+                is_actor: false,
                 is_acquired: false,
                 dependents: BTreeSet::new(),
                 holders: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod contexts;
 mod ends;
+mod returns;
 mod tasks;
 mod transfers;
 
@@ -99,6 +100,8 @@ impl Scheduler {
             .transports(transports())
             .nthreads(2)
             .batch_interval(Duration::ZERO)
+            // Most tests end with the scheduler.
+            .reconnect_timeout(Duration::ZERO)
             .functions(
                 Functions::builtins()
                     .function("slow", |n: i64| n)

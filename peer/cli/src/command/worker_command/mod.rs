@@ -15,6 +15,7 @@ use core::fmt::Display;
 #[cfg(target_os = "linux")]
 use core::num::NonZeroUsize;
 use core::pin::pin;
+use std::fs::Metadata;
 use std::io::{self, ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -69,7 +70,9 @@ pub(crate) struct WorkerArguments {
     /// The file that `dask scheduler --scheduler-file` writes
     #[arg(long, value_name = "FILE", conflicts_with = "scheduler")]
     scheduler_file: Option<PathBuf>,
-    /// How long to try to reach the scheduler, such as 60s [default: without an end]
+    /// How long to try to reach the scheduler, such as 60s: at the start, and again whenever
+    /// the connection is lost, while the worker keeps its data and finishes its tasks
+    /// [default: without an end at the start, and 60s later]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
     death_timeout: Option<Duration>,
     /// A name that is unique in the cluster; with --nworkers, -0, -1 and so on are added
@@ -344,6 +347,18 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
         .nthreads(settings.nthreads)
         .memory_thresholds(settings.thresholds)
         .transfer_limits(settings.transfers);
+    if let Some(timeout) = settings.death_timeout {
+        builder = builder.reconnect_timeout(timeout);
+    }
+    if let Scheduler::File(path) = &settings.scheduler {
+        let path = path.clone();
+        // A file that is missing or incomplete may be written soon. A FIFO has been read.
+        builder = builder.find_scheduler(move || {
+            path.metadata().ok().filter(Metadata::is_file)?;
+            let document = files::scheduler_document(&path).ok()?;
+            address(files::address_of(&document, &path).ok()?).ok()
+        });
+    }
     if let Some(limit) = settings.memory_limit {
         builder = builder.memory_limit(limit);
     }

@@ -86,6 +86,37 @@ impl Cluster {
     }
 }
 
+#[test]
+fn a_worker_that_returns_has_not_died_of_its_tasks() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[]), add("y", &[])], &["x", "y"]);
+    let mut worker = cluster.named_worker("tcp://a:1");
+    for _ in 0..10 {
+        let run_id = cluster.run_id(worker, "x");
+        cluster.lose_worker(worker);
+        // It has begun one of the tasks only.
+        worker = cluster.returns_with("tcp://a:1", &[], &[("x", run_id)]);
+        assert_eq!(cluster.status("y"), Some(TaskState::Processing));
+        // For the next loss
+        let task = ComputeTask {
+            key: Key::from("x"),
+            run_id,
+            ..ComputeTask::default()
+        };
+        cluster.running.insert((worker, Key::from("x")), task);
+    }
+    for key in ["x", "y"] {
+        let id = cluster.state.by_key.id(key);
+        assert_eq!(cluster.state.tasks[id].kill_count, 0);
+    }
+    // A worker that does not return has.
+    cluster.lose_worker(worker);
+    cluster.named_worker("tcp://b:1");
+    let x = cluster.state.by_key.id("x");
+    assert_eq!(cluster.state.tasks[x].kill_count, 1);
+}
+
 // ROLES SCHEDULER-17
 #[test]
 fn results_of_a_worker_that_returns_are_not_computed_again() {
@@ -448,6 +479,15 @@ fn an_actor_keeps_its_place() {
     let fourth = cluster.returning("tcp://d:1");
     cluster.report(fourth, actors(&["x"], &["x"]));
     assert_eq!(cluster.sent_to_worker(fourth), ["remove-replicas x"]);
+    // It moves on with its worker, whose former connection was not known to be lost.
+    let fifth = cluster.returning("tcp://b:1");
+    cluster.report(fifth, actors(&["x"], &["x"]));
+    assert_eq!(cluster.state.tasks[x].actor_on, Some(fifth));
+    assert_eq!(cluster.status("x"), Some(TaskState::Memory));
+    // Otherwise it is lost.
+    let sixth = cluster.returning("tcp://b:1");
+    cluster.report(sixth, returned(&[], &[], true));
+    assert_eq!(cluster.status("x"), Some(TaskState::Erred));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod fetch;
 mod growth;
 mod random;
 mod release;
+mod returns;
 mod story;
 
 use std::sync::Arc;

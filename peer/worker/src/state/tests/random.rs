@@ -26,7 +26,13 @@ fn random_events_leave_a_consistent_state() {
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
-            let event = match random(23) {
+            let event = match random(25) {
+                23 if random(4) == 0 => WorkerInput::Disconnected,
+                24 => WorkerInput::Registered {
+                    returns: random(2) == 0,
+                },
+                // No scheduler sends messages then.
+                0..=10 if !worker.0.is_connected() => WorkerInput::Search,
                 0..=3 => {
                     // Some dependencies are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
@@ -159,6 +165,7 @@ fn random_events_leave_a_consistent_state() {
             runs.retain(|key| worker.0.executing.contains_key(key));
         }
         // At the end, all keys are freed and all pending work completes.
+        worker.event(WorkerInput::Registered { returns: true });
         worker.message(status("paused"));
         let all: Vec<&str> = keys.iter().map(String::as_str).collect();
         worker.free(&all);
