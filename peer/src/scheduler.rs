@@ -7,6 +7,7 @@
 #[cfg(target_os = "linux")]
 pub use daskwire_scheduler::PythonOptions;
 pub use daskwire_scheduler::{
-    FIRST_SERVED, LeaveReason, LeftTasks, MemoryMeasure, Notice, NoticeCallback, Options,
-    Permissions, Permit, Policy, Scheduler, ServeError, StartError,
+    FIRST_SERVED, JournalError, JournalOptions, JournalSync, LeaveReason, LeftTasks, MemoryMeasure,
+    Notice, NoticeCallback, Options, Permissions, Permit, Policy, Scheduler, ServeError,
+    StartError,
 };

@@ -9,6 +9,7 @@ mod documents;
 mod ends;
 mod graphs;
 mod input;
+mod journal;
 mod machines;
 mod message;
 mod messages;
@@ -34,6 +35,7 @@ use capture::capture;
 use documents::documents;
 use ends::ends;
 use graphs::graph;
+use journal::journal;
 use machines::{client_machine, scheduler_machine, worker_machine};
 use messages::messages;
 use opened::{pickled, values};
@@ -51,6 +53,7 @@ daskwire_fuzz::targets! {
     values: None,
     pickled: None,
     graph: None,
+    journal: None,
     spill_file: None,
     documents: None,
     capture: CORE,

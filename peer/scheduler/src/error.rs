@@ -7,6 +7,8 @@ use std::sync::Arc;
 use daskwire_comm::{Address, CommError};
 use daskwire_rpc::kinds;
 
+use super::JournalError;
+
 /// The error of [`Scheduler::start`](super::Scheduler::start).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -17,6 +19,8 @@ pub enum StartError {
     LocalAddress(Arc<CommError>),
     /// The system does not provide what processes of Python need.
     Python(Arc<io::Error>),
+    /// The scheduler cannot continue from its journal, or not write to it.
+    Journal(Arc<JournalError>),
     /// A module of `PythonOptions::preload` cannot be loaded, for this reason.
     Preload(String),
 }
@@ -24,7 +28,7 @@ pub enum StartError {
 kinds! {
     StartError: |error| match error {
         Self::NoListeners | Self::Preload(_) => ErrorKind::Invalid,
-        Self::LocalAddress(_) | Self::Python(_) => ErrorKind::System,
+        Self::LocalAddress(_) | Self::Python(_) | Self::Journal(_) => ErrorKind::System,
     };
     ServeError: |error| match error {
         Self::Panicked { .. } | Self::ListenerFailed { .. } => ErrorKind::System,
@@ -39,6 +43,7 @@ impl fmt::Display for StartError {
                 write!(f, "the address of a listener cannot be determined: {error}")
             }
             Self::Python(error) => write!(f, "no processes of Python can be started: {error}"),
+            Self::Journal(error) => error.fmt(f),
             Self::Preload(why) => write!(f, "the preloaded modules cannot be loaded: {why}"),
         }
     }

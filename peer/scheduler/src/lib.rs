@@ -18,6 +18,7 @@
 
 mod error;
 mod event;
+mod journal;
 mod permissions;
 #[cfg(target_os = "linux")]
 mod python;
@@ -40,6 +41,7 @@ pub use daskwire_scheduler_state::{
     self as state, FIRST_SERVED, LeaveReason, LeftTasks, MemoryMeasure, Notice, Policy,
 };
 pub use error::{ServeError, StartError};
+pub use journal::{JournalError, JournalOptions, JournalSync};
 pub use permissions::{Permissions, Permit};
 #[cfg(target_os = "linux")]
 pub use python::PythonOptions;
@@ -99,6 +101,13 @@ pub struct Options {
     /// these are refused, and no code of a client is ever run. Default: none.
     #[cfg(target_os = "linux")]
     pub python: Option<PythonOptions>,
+    /// The journal, from which the scheduler continues if an earlier one has ended, also if it was
+    /// killed. Default: none, so that all tasks are lost with the scheduler, as with Dask.
+    ///
+    /// Tasks, what clients want of them, failures and metadata are in it. Results are not: workers
+    /// keep them, and return with them. If the journal cannot be written, the scheduler goes on, with
+    /// [`Notice::JournalFailed`].
+    pub journal: Option<JournalOptions>,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
@@ -119,6 +128,8 @@ impl Options {
         with_permit(permit: Permit);
         with_services(services: Vec<(String, u16)>);
         with_idle_timeout(idle_timeout: impl Into<Option<Duration>>);
+        /// Continues from a journal, and writes to it.
+        with_journal(journal: impl Into<Option<JournalOptions>>);
         #[cfg(target_os = "linux")]
         with_python(python: impl Into<Option<PythonOptions>>);
         with_observer(observer: Arc<dyn Observer>);
@@ -143,6 +154,7 @@ impl Default for Options {
             idle_timeout: None,
             #[cfg(target_os = "linux")]
             python: None,
+            journal: None,
             observer: None,
             on_notice: None,
         }
@@ -200,7 +212,8 @@ impl Scheduler {
     /// * [`StartError::NoListeners`] without listeners;
     /// * [`StartError::LocalAddress`] if the address of a listener cannot be
     ///   determined;
-    /// * [`StartError::Python`] if the system cannot provide what processes of Python need.
+    /// * [`StartError::Python`] if the system cannot provide what processes of Python need;
+    /// * [`StartError::Journal`] if the journal is in use, or cannot be read or written.
     pub fn start(
         listeners: impl IntoIterator<Item = Listener>,
         options: Options,
@@ -214,7 +227,7 @@ impl Scheduler {
         };
         let address = options.contact_address.clone().unwrap_or(first);
         let shared = Shared::new(options, address.to_string(), listeners.len());
-        let shared = Arc::new(shared.map_err(|error| StartError::Python(Arc::new(error)))?);
+        let shared = Arc::new(shared?);
         let mut tasks = TaskSet::new();
         for (listener, address) in listeners.into_iter().zip(addresses.clone()) {
             tasks.spawn(Arc::clone(&shared).accept(listener, address));
@@ -222,6 +235,10 @@ impl Scheduler {
         let ticking = Arc::clone(&shared);
         tasks.spawn(ticking.tick());
         tasks.spawn(Arc::clone(&shared).work_off());
+        if shared.has_journal() {
+            tasks.spawn(Arc::clone(&shared).resume());
+            tasks.spawn(Arc::clone(&shared).serve_journal());
+        }
         #[cfg(target_os = "linux")]
         {
             tasks.spawn(Arc::clone(&shared).create_runs());
@@ -303,11 +320,22 @@ impl Scheduler {
         self.shared.failure()
     }
 
+    /// Ends the scheduler, and has workers and clients wait for one that continues from the journal: they
+    /// are not asked to leave. Takes at most a few seconds.
+    ///
+    /// Without a journal, those that return find a scheduler that does not know them.
+    pub async fn suspend(mut self) {
+        self.shared.suspend().await;
+        self.tasks.shutdown().await;
+        self.shared.end_journal();
+    }
+
     /// Asks workers to leave, ends the streams of clients, and ends the scheduler. Takes at most a
     /// few seconds.
     pub async fn close(mut self) {
         self.shared.close().await;
         self.tasks.shutdown().await;
+        self.shared.end_journal();
     }
 }
 

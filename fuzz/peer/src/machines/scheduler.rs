@@ -19,8 +19,8 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, CreatedRun, MemoryMeasure, NewRun, Place, Policy, PrefixCounts, RequestId,
-    SchedulerInput, Selection, State, Submission, WorkerId,
+    Action, ClientId, CreatedRun, Live, MemoryMeasure, NewRun, Place, Policy, PrefixCounts,
+    RequestId, Restoring, SchedulerInput, Selection, State, Submission, WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -50,6 +50,7 @@ pub(crate) fn scheduler_machine(input: &[u8]) {
 
 struct Cluster<'c> {
     choices: Choices<'c>,
+    policy: Policy,
     state: State,
     now: Duration,
     clients: Vec<ClientId>,
@@ -68,6 +69,8 @@ struct Cluster<'c> {
     read: Vec<(ClientId, SchedulerInput)>,
     graph_count: u64,
     last_id: u64,
+    /// What the state has written to its journal.
+    journal: Vec<u8>,
 }
 
 const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
@@ -79,7 +82,8 @@ impl<'c> Cluster<'c> {
             .with_client_grace(client_grace);
         let mut cluster = Self {
             choices,
-            state: State::new(policy),
+            state: State::new(policy.clone()),
+            policy,
             now: Duration::ZERO,
             clients: Vec::new(),
             workers: Vec::new(),
@@ -91,7 +95,9 @@ impl<'c> Cluster<'c> {
             read: Vec::new(),
             graph_count: 0,
             last_id: 0,
+            journal: Vec::new(),
         };
+        cluster.state.keep_journal();
         cluster.add_client("one");
         cluster.add_worker();
         cluster
@@ -104,6 +110,7 @@ impl<'c> Cluster<'c> {
             actions.extend(self.state.proceed(self.now));
             self.state.check();
         }
+        self.state.take_journal(&mut self.journal);
         for action in actions {
             match action {
                 Action::ToWorker(worker, message) => {
@@ -375,7 +382,9 @@ impl<'c> Cluster<'c> {
     /// The events that are not messages on a stream.
     fn control(&mut self) {
         let choices = &mut self.choices;
-        let event = match choices.below(29) {
+        let event = match choices.below(32) {
+            29 => return self.kill(),
+            30 | 31 => SchedulerInput::Resumed,
             28 => SchedulerInput::ClientExpected {
                 name: CLIENTS[choices.below(CLIENTS.len())].to_owned(),
                 graph_count: choices.byte().into(),
@@ -855,7 +864,30 @@ impl<'c> Cluster<'c> {
         sent(&vec![message])
     }
 
+    /// Replaces the state by one that continues from its journal.
+    fn kill(&mut self) {
+        let (mut live, mut selected) = (Live::default(), Vec::new());
+        live.note(&self.journal).expect("a state wrote it");
+        let selecting = live.select(&self.journal, &mut selected);
+        selecting.expect("a state wrote it");
+        let mut restoring = Restoring::new(self.policy.clone(), self.now);
+        restoring.add(&selected).expect("a state wrote it");
+        self.state = restoring.finish();
+        self.state.check();
+        self.journal.clear();
+        self.state.take_journal(&mut self.journal);
+        self.clients.clear();
+        self.workers.clear();
+        self.running.clear();
+        self.asked_back.clear();
+        self.draining.clear();
+        self.new_runs.clear();
+        self.requests.clear();
+        self.read.clear();
+    }
+
     fn clear(mut self) {
+        self.handle(SchedulerInput::Resumed);
         // A client that connects takes the place of one of the same name that holds tasks without
         // a connection.
         for name in self.state.client_names() {

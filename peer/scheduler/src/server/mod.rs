@@ -2,8 +2,7 @@
 
 use core::any::Any;
 use core::time::Duration;
-use std::collections::{HashMap, HashSet};
-use std::io;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,19 +19,21 @@ use daskwire_rpc::pool::Pool;
 use tokio::sync::{Notify, RwLock, oneshot, watch};
 
 use super::event::SchedulerEvent;
+use super::journal::{self, Journal, Restored};
 #[cfg(target_os = "linux")]
 use super::python::{PluginEvent, Python};
 use super::state::{
     Action, ClientId, NewRun, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId,
     WorkerId,
 };
-use super::{Notice, Options, ServeError};
+use super::{Notice, Options, ServeError, StartError};
 use daskwire::frame::ReadHint;
 
 mod broadcast;
 mod data;
 #[cfg(target_os = "linux")]
 mod functions;
+mod journaling;
 mod log;
 mod operations;
 mod pending;
@@ -70,6 +71,10 @@ pub(super) struct Shared {
     work_ended: Notify,
     /// Notified when a run of a shuffle is to be created.
     run_wanted: Notify,
+    /// What the journal said at the start, if there is one.
+    restored: Option<Restored>,
+    /// Whether tasks of the journal may run, and clients are served.
+    is_resumed: watch::Sender<bool>,
     /// The error that ends the scheduler.
     failure: watch::Sender<Option<ServeError>>,
     /// Number of listeners that have not failed.
@@ -113,6 +118,9 @@ struct SchedulerMachine {
     /// Whether the state reports the steps of tasks.
     is_watched: bool,
     outbox: Outbox,
+    journal: Option<Journal>,
+    /// The actions of events whose records are not stored yet, with their numbers.
+    unstored: VecDeque<(u64, Vec<Action>)>,
 }
 
 /// The streams for messages, and the reports to emit once the state is unlocked.
@@ -157,10 +165,32 @@ impl SchedulerMachine {
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
+        if let Some(journal) = &self.journal {
+            let number = journal.take(&mut self.state);
+            if number.is_some() || !self.unstored.is_empty() {
+                let number = number.unwrap_or_default();
+                return self.unstored.push_back((number, actions));
+            }
+        }
+        self.perform_now(actions);
+    }
+
+    fn perform_now(&mut self, actions: Vec<Action>) {
         self.outbox.perform(actions);
         while let Some(id) = self.outbox.newly_behind.pop() {
             let event = SchedulerInput::ClientBehind(id);
-            self.outbox.perform(self.state.handle(self.now, event));
+            let actions = self.state.handle(self.now, event);
+            self.outbox.perform(actions);
+        }
+    }
+
+    /// Executes the actions of events whose records are stored, up to a number.
+    fn stored(&mut self, number: u64) {
+        let is_stored = |(waiting, _): &(u64, _)| *waiting <= number;
+        while self.unstored.front().is_some_and(is_stored)
+            && let Some((_, actions)) = self.unstored.pop_front()
+        {
+            self.perform_now(actions);
         }
     }
 
@@ -173,6 +203,9 @@ impl SchedulerMachine {
     /// streams.
     fn fail(&mut self, policy: &Policy, reason: &str) {
         self.state = State::new(policy.clone());
+        // What is stored stays: a scheduler that starts again continues from there.
+        self.journal = None;
+        self.unstored.clear();
         self.is_watched = false;
         self.outbox.clients.clear();
         self.outbox.behind.clear();
@@ -310,14 +343,16 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 impl Shared {
     /// # Errors
     ///
-    /// If the system does not provide what processes of Python need.
+    /// If the system does not provide what processes of Python need, or the journal cannot be opened.
     pub(super) fn new(
         options: Options,
         address: String,
         listener_count: usize,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, StartError> {
         #[cfg(target_os = "linux")]
-        let python = options.python.clone().map(Python::new).transpose()?;
+        let python = options.python.clone().map(Python::new).transpose();
+        #[cfg(target_os = "linux")]
+        let python = python.map_err(|error| StartError::Python(Arc::new(error)))?;
         let plugins = Plugins::default();
         #[cfg(target_os = "linux")]
         if python.is_some() {
@@ -335,18 +370,31 @@ impl Shared {
         let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
         let clock = Clock::new();
+        let (journal, state, restored) = match &options.journal {
+            Some(journal) => {
+                let opened = journal::open(journal, options.policy.clone(), clock.now());
+                let opened = opened.map_err(|error| StartError::Journal(Arc::new(error)))?;
+                (Some(opened.0), opened.1, Some(opened.2))
+            }
+            None => (None, State::new(options.policy.clone()), None),
+        };
+        let is_resumed = !state.is_held();
         Ok(Self {
             waiting_count: AtomicUsize::new(0),
             work_left: Notify::new(),
             work_ended: Notify::new(),
             run_wanted: Notify::new(),
             machine: Mutex::new(SchedulerMachine {
-                state: State::new(options.policy.clone()),
+                state,
                 now: Duration::ZERO,
                 last_id: 0,
                 is_watched: false,
                 outbox: Outbox::default(),
+                journal,
+                unstored: VecDeque::new(),
             }),
+            restored,
+            is_resumed: watch::Sender::new(is_resumed),
             has_callback_panicked: AtomicBool::new(false),
             failure: watch::Sender::new(None),
             listener_count: AtomicUsize::new(listener_count),

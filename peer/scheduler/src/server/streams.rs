@@ -37,6 +37,7 @@ impl Shared {
         } = register;
         let name = client.as_str();
         channel.rename_peer(name);
+        self.resumed().await;
         let Channel {
             sender,
             mut receiver,
@@ -315,7 +316,7 @@ impl Shared {
             BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
         let backlog = stream.backlog();
         machine.outbox.workers.insert(id, stream);
-        machine.outbox.perform(actions);
+        machine.perform(actions.collect());
         Ok((id, writing, backlog))
     }
 

@@ -17,6 +17,7 @@ use daskwire_rpc::net::Connector;
 use super::state::{Action, ClientId, SchedulerInput, Submission, WorkerId};
 use super::*;
 
+mod journal;
 mod journey;
 mod listeners;
 mod moves;
@@ -65,12 +66,16 @@ struct Client {
 
 impl Client {
     async fn new(scheduler: &Address, name: &str) -> Self {
-        let mut channel = connect(scheduler).await;
         let register = RegisterClient {
             client: name.to_owned(),
             reply: Some(false),
             ..RegisterClient::default()
         };
+        Self::register(scheduler, register).await
+    }
+
+    async fn register(scheduler: &Address, register: RegisterClient) -> Self {
+        let mut channel = connect(scheduler).await;
         let register = Request::from(register);
         channel.sender.send(&register).await.expect("it listens");
         let (stream, writing) = BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);

@@ -18,7 +18,10 @@ impl State {
     pub(super) fn mark_actor(&mut self, key: &Key) {
         if let Some(id) = self.by_key.get(key).copied() {
             let task = &mut self.tasks[id];
-            task.is_actor |= !matches!(task.stage, TaskStage::Memory);
+            if !matches!(task.stage, TaskStage::Memory) && !task.is_actor {
+                task.is_actor = true;
+                self.journal_actor(id);
+            }
         }
     }
 

@@ -33,8 +33,16 @@ impl<'s> Left<'s> {
             activated: &set(&todo.activated) | &set(&todo.unrunnable),
             ..Self::default()
         };
+        for id in state.held.iter().flat_map(|held| &held.ids) {
+            *left.held.entry(*id).or_default() += 1;
+        }
         for job in state.jobs() {
             match job {
+                Job::Resume(held) => {
+                    for id in &held.ids {
+                        *left.held.entry(*id).or_default() += 1;
+                    }
+                }
                 Job::Submit(submitting) => {
                     for id in &submitting.ids {
                         *left.held.entry(*id).or_default() += 1;
@@ -295,12 +303,14 @@ impl State {
                 *task_counts.entry(run_spec.group).or_default() += 1;
             }
         }
-        for job in self.jobs() {
-            if let Job::Submit(submitting) = job {
-                for group in submitting.groups.values() {
-                    *task_counts.entry(*group).or_default() += 1;
-                }
-            }
+        let held = self.held.iter().flat_map(|held| held.groups.values());
+        let of_jobs = self.jobs().flat_map(|job| match job {
+            Job::Submit(submitting) => Some(submitting.groups.values()),
+            Job::Resume(held) => Some(held.groups.values()),
+            _ => None,
+        });
+        for group in held.chain(of_jobs.flatten()) {
+            *task_counts.entry(*group).or_default() += 1;
         }
         let mut no_worker_count = 0;
         for (id, group) in self.groups.iter() {

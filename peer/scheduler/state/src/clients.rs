@@ -93,11 +93,11 @@ impl State {
         stream: Option<ClientId>,
     ) {
         self.client_packages.add(&packages);
-        let name: Arc<str> = name.into();
-        self.by_name.insert(Arc::clone(&name), id);
-        self.topics.client_joined(&name);
+        let shared: Arc<str> = name.into();
+        self.by_name.insert(Arc::clone(&shared), id);
+        self.topics.client_joined(name);
         let client = Client {
-            name,
+            name: shared,
             stream,
             until: None,
             wants: BTreeMap::new(),
@@ -114,7 +114,10 @@ impl State {
             packages,
         };
         self.clients.insert(id, client);
-        if stream.is_none() {
+        self.journal_client(id, name);
+        if stream.is_some() {
+            self.journal_graphs(id, 0);
+        } else {
             self.idle_holders.insert(id);
         }
     }
@@ -162,6 +165,7 @@ impl State {
             return;
         };
         self.by_name.remove(&client.name);
+        self.journal_client_left(id);
         self.client_packages.remove(&client.packages);
         self.topics.client_left(&client.name);
         let name = &*client.name;
@@ -311,6 +315,7 @@ impl State {
                 && let Some(client) = self.clients.remove(&id)
             {
                 self.by_name.remove(&client.name);
+                self.journal_client_left(id);
                 self.topics.client_left(&client.name);
             }
         }
@@ -330,6 +335,7 @@ impl State {
             let wanted_by = &mut self.tasks[task].wanted_by;
             if let Err(place) = wanted_by.binary_search(&client) {
                 wanted_by.insert(place, client);
+                self.journal_wish(client, task, true);
             }
         }
     }
@@ -344,6 +350,7 @@ impl State {
         let wanted_by = &mut self.tasks[task].wanted_by;
         if let Ok(place) = wanted_by.binary_search(&client) {
             wanted_by.remove(place);
+            self.journal_wish(client, task, false);
             self.todo.unneeded.push(task);
             if let Some(holder) = self.clients.get_mut(&client) {
                 holder.wants.remove(&task);

@@ -47,7 +47,11 @@ impl State {
         }
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
-            None => self.insert_task(key.clone(), None, Priority::default()),
+            None => {
+                let id = self.insert_task(key.clone(), None, Priority::default());
+                self.journal_task(id);
+                id
+            }
         };
         if let Some(client) = client {
             self.want(client, self.confirmation_of(client), id);

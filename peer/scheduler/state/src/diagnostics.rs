@@ -83,6 +83,16 @@ impl State {
         self.metadata.get(path)
     }
 
+    /// Sets metadata.
+    pub(super) fn set_metadata(&mut self, path: &[Key], value: Value) -> Result<(), MetadataError> {
+        let copy = self.journal.is_some().then(|| value.clone());
+        self.metadata.set(path, value)?;
+        if let Some(value) = copy {
+            self.journal_metadata(path, &value);
+        }
+        Ok(())
+    }
+
     /// The reason why [`SchedulerInput::MetadataSet`](super::SchedulerInput::MetadataSet) would be ignored.
     pub fn metadata_refusal(&self, path: &[Key], value: &Value) -> Option<MetadataError> {
         self.metadata.check(path, value).err()

@@ -244,6 +244,9 @@ pub enum SchedulerInput {
     ObserveEnds(bool),
     /// Turns [`Action::Published`] on or off. Default: off.
     ObserveTopics(bool),
+    /// The time for workers to return is over: the tasks of a state that was restored from a journal
+    /// may run, see [`Restoring`](super::Restoring).
+    Resumed,
     /// The scheduler is closing: asks workers to leave, and ends all streams.
     Close,
 }

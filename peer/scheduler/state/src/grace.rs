@@ -201,6 +201,9 @@ impl State {
             client.graphs.count,
         );
         self.client_packages.remove(&before);
+        if graph_count == 0 {
+            self.journal_graphs(id, 0);
+        }
         self.keep_until(id, Some(until));
         self.totals.clients_added += 1;
         let fields = [
@@ -225,7 +228,9 @@ impl State {
         self.idle_holders.remove(&id);
         if let Some(client) = self.clients.get_mut(&id) {
             client.graphs.count = client.graphs.count.max(graph_count);
+            client.done_count = client.done_count.max(graph_count);
         }
+        self.journal_graphs(id, graph_count);
         self.begin_grace(id);
     }
 
@@ -354,6 +359,7 @@ impl State {
         if !core::mem::replace(&mut client.is_unacknowledged, true) {
             self.unacknowledged.push(id);
         }
+        self.journal_graphs(id, graph.count);
     }
 
     /// Tells clients how many of their graphs were inserted or refused.

@@ -140,6 +140,7 @@ use classes::{Class, ClassId};
 pub use data::REPLACED;
 use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
+use journal::{Held, Journal};
 use members::Members;
 use metadata::Metadata;
 use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
@@ -167,6 +168,7 @@ pub use diagnostics::PrefixCounts;
 pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use grace::MAX_IN_GRACE;
+pub use journal::{Live, RecordError, Restoring};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
@@ -197,6 +199,7 @@ mod durations;
 mod event;
 mod grace;
 mod groups;
+mod journal;
 mod members;
 mod memory;
 mod metadata;
@@ -498,6 +501,10 @@ pub struct State {
     /// The rest of events that are handled in slices.
     work: VecDeque<Work>,
     last_work: u64,
+    /// The records for the journal, if there is one.
+    journal: Option<Journal>,
+    /// The tasks of a restored state that is not resumed yet.
+    held: Option<Box<Held>>,
     /// The key of a result that makes the state machine panic while it handles the
     /// event, for tests.
     #[cfg(any(test, feature = "fuzzing"))]
@@ -643,6 +650,8 @@ impl State {
             slice_len: SLICE,
             work: VecDeque::new(),
             last_work: 0,
+            journal: None,
+            held: None,
             policy,
             #[cfg(any(test, feature = "fuzzing"))]
             panics_over: None,
@@ -764,7 +773,7 @@ impl State {
             SchedulerInput::Published { topics, message } => self.publish(&topics, &message),
             SchedulerInput::MetadataSet { path, value } => {
                 // Refused metadata is ignored.
-                let _ = self.metadata.set(&path, value);
+                let _ = self.set_metadata(&path, value);
             }
             SchedulerInput::ReplicasAdded { worker, keys } => self.add_replicas(&worker, keys),
             SchedulerInput::ReplicasDropped { worker, keys } => self.drop_replicas(&worker, &keys),
@@ -778,6 +787,7 @@ impl State {
             SchedulerInput::WatchTasks(is_watched) => self.is_watched = is_watched,
             SchedulerInput::ObserveEnds(is_observed) => self.task_stream.is_observed = is_observed,
             SchedulerInput::ObserveTopics(is_observed) => self.is_observed = is_observed,
+            SchedulerInput::Resumed => self.resume(),
             SchedulerInput::Close => self.close(),
         }
     }

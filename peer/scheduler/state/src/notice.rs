@@ -126,6 +126,31 @@ pub enum Notice {
         /// The time for which they were kept, unless the scheduler has too many such clients.
         grace: Duration,
     },
+    /// A scheduler continues from its journal. It waits for the workers that had joined.
+    JournalRead {
+        /// The directory.
+        directory: String,
+        /// The number of tasks.
+        task_count: usize,
+        /// The number of workers that had joined, and can return.
+        worker_count: usize,
+    },
+    /// The end of a journal was not written whole, and is ignored.
+    JournalTorn {
+        /// The directory.
+        directory: String,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// The journal cannot be written. The cluster goes on.
+    JournalFailed {
+        /// The reason.
+        reason: String,
+        /// Whether writing is no longer tried.
+        is_over: bool,
+    },
+    /// The journal is written again.
+    JournalWritten,
     /// A worker has joined.
     WorkerJoined {
         /// The worker's address.
@@ -184,6 +209,8 @@ impl Notice {
             | Self::ClientDisconnected { .. }
             | Self::ClientReturned { .. }
             | Self::ClientGraceOver { .. }
+            | Self::JournalRead { .. }
+            | Self::JournalWritten
             | Self::WorkerJoined { .. }
             | Self::WorkerLeft { .. } => Level::Info,
             _ => Level::Warn,
@@ -259,6 +286,31 @@ impl fmt::Display for Notice {
                  are released",
                 grace.as_secs_f64()
             ),
+            Self::JournalRead {
+                directory,
+                task_count,
+                worker_count,
+            } => write!(
+                f,
+                "continues with {task_count} tasks from the journal {directory}, and waits for \
+                 {worker_count} workers"
+            ),
+            Self::JournalTorn { directory, len } => write!(
+                f,
+                "the last {len} bytes of the journal {directory} were not written whole, and are \
+                 ignored"
+            ),
+            Self::JournalFailed { reason, is_over } => {
+                let next = match is_over {
+                    true => {
+                        "a scheduler that continues from it will not know what happens from \
+                             now on"
+                    }
+                    false => "writing is tried again",
+                };
+                write!(f, "the journal cannot be written: {reason}; {next}")
+            }
+            Self::JournalWritten => f.write_str("the journal is written again"),
             Self::WorkerJoined { worker, name } => {
                 write!(f, "the worker {worker}{} joined", Named(worker, name))
             }

@@ -152,6 +152,7 @@ impl State {
                 run_spec.group = new;
             }
             self.leave_group(group);
+            self.journal_demands(id);
         }
         if waits {
             self.make_ready(id);

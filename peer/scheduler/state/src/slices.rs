@@ -18,6 +18,7 @@ use daskwire_messages::protocol::CancelKeys;
 use daskwire_rpc::story::Stimulus;
 
 use super::groups::GroupId;
+use super::journal::Held;
 use super::model::{Queue, TaskId, TaskStage, Worker};
 use super::returns::Return;
 use super::submission::Failure;
@@ -57,6 +58,8 @@ pub(super) enum Job {
         who_has: vec::IntoIter<(Key, Vec<String>)>,
         nbytes: HashMap<Key, u64>,
     },
+    /// The tasks of a restored state may run.
+    Resume(Box<Held>),
     /// Clients no longer want tasks: they have left, or all tasks are forgotten.
     Unwant(Vec<(ClientId, BTreeMap<TaskId, u32>)>),
     /// A client that has returned so often no longer wants the tasks, from the given one on, that it
@@ -189,6 +192,7 @@ impl State {
                 }
                 who_has.len() == 0
             }
+            Job::Resume(held) => self.resume_slice(held),
             Job::Unwant(wants) => self.unwant_slice(wants),
             Job::Confirm(client, confirmation, first) => {
                 self.confirm_part(*client, *confirmation, first)
@@ -227,11 +231,15 @@ impl State {
             if known.is_some_and(|client| client.wants.contains_key(&id)) {
                 continue;
             }
+            let is_there = known.is_some();
             if let Some(task) = self.tasks.get_mut(id)
                 && let Ok(place) = task.wanted_by.binary_search(&client)
             {
                 task.wanted_by.remove(place);
                 self.todo.unneeded.push(id);
+                if is_there {
+                    self.journal_wish(client, id, false);
+                }
             }
         }
         wants.is_empty()

@@ -288,6 +288,7 @@ impl State {
         new.dependencies = dependencies;
         new.retries = task.retries;
         new.waiter_count = 1;
+        self.journal_task(id);
         submitting.new_count += 1;
         submitting.ids.push(id);
         Step::Insert

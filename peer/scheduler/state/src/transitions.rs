@@ -21,12 +21,20 @@ impl State {
             _ => stage.name(),
         };
         let ends_run = matches!(stage, TaskStage::Erred(_) | TaskStage::Released);
+        let failed = match &stage {
+            TaskStage::Erred(failure) => Some(Arc::clone(failure)),
+            _ => None,
+        };
+        let had_failed = matches!(task.stage, TaskStage::Erred(_));
         task.stage = stage;
         let from = core::mem::replace(&mut task.last_recorded_stage, to);
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
             self.record(key, from, to);
+        }
+        if failed.is_some() || had_failed {
+            self.journal_failure(id, failed.as_ref());
         }
         if ends_run {
             self.barrier_ended(id);
@@ -372,6 +380,7 @@ impl State {
             self.set_stage(id, TaskStage::Released);
             return;
         }
+        self.journal_forgotten(id);
         if let Some(task) = self.tasks.remove(id) {
             self.tasks_len -= task.len();
             self.by_key.remove(&task.key);

@@ -66,17 +66,20 @@ impl State {
         let former = former.and_then(|former| self.replace_worker(former));
         // The first action is the reply.
         let replacing = core::mem::take(&mut self.actions);
+        let kind = Kind::read(&worker.extra_information);
+        if kind.python && !self.has_seen_python {
+            // Before any index has the worker.
+            self.has_seen_python = true;
+            self.determine_all_workers();
+        }
         self.worker_names.insert(name.clone(), id);
         let packages = Packages::read(&worker.versions);
         let warning = self.packages.warning(&packages, "This Worker");
         self.packages.add(&packages);
         let host = address.parse::<Address>();
         let is_running = worker.status == WorkerStatus::Running && !is_returning;
-        let kind = Kind::read(&worker.extra_information);
-        if kind.python && !self.has_seen_python {
-            self.has_seen_python = true;
-            self.determine_all_workers();
-        }
+        // Those of Dask end with their connection.
+        let can_return = worker.extra_information.get("daskwire").is_some();
         self.by_address.insert(address.clone(), id);
         let host = host.map_or_else(|_| String::new(), |address| address.host().to_owned());
         self.by_host.entry(host.clone()).or_default().insert(id);
@@ -136,6 +139,9 @@ impl State {
         } = &mut joined;
         unmanaged.update(self.now, &info.metrics, 0);
         self.thread_count += u64::from(joined.thread_count);
+        if can_return {
+            self.journal_worker(id, &address);
+        }
         self.workers.insert(id, joined);
         self.totals.workers_added += 1;
         // The first action, before the events of topics.
@@ -399,6 +405,7 @@ impl State {
         self.stop_running(id);
         let queue = self.take_queue(id);
         let mut worker = self.workers.remove(&id)?;
+        self.journal_worker_left(id);
         worker.queue = queue;
         if let Some(former) = worker.returning.take().and_then(|it| it.former) {
             self.start(Job::WorkerLeft(former));

@@ -80,7 +80,7 @@ async fn cluster(arguments: &LocalArguments) -> Result {
         }
         .into()),
     };
-    super::close(scheduler).await?;
+    super::close(scheduler, false).await?;
     // They end with the scheduler. Otherwise they are killed when this is dropped.
     let _ = tokio::time::timeout(super::WORKERS_TIMEOUT, workers.wait()).await;
     outcome

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 use daskwire_comm::{Address, CommError, Listener};
 use daskwire_peer::Key;
-use daskwire_peer::scheduler::{Notice, Options, Scheduler, ServeError};
+use daskwire_peer::scheduler::{JournalSync, Notice, Options, Scheduler, ServeError};
 use serde_json::json;
 
 use crate::command::failure::Result;
@@ -102,6 +102,25 @@ pub(crate) struct SchedulerCommand {
     /// the same tasks again
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s", help_heading = "Lifetime")]
     client_grace: Duration,
+    /// Keep a journal in this directory, from which the next scheduler with the same option continues,
+    /// also if this one is killed: workers and clients in Rust return to it with what they have. A
+    /// signal then ends the scheduler only, and `Client.shutdown` the whole cluster
+    #[arg(long, value_name = "DIR", help_heading = "Lifetime")]
+    journal: Option<PathBuf>,
+    /// When the journal is on disk: before anything is answered, at most 50 ms later, or when the
+    /// system writes it
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        requires = "journal",
+        default_value_t,
+        help_heading = "Lifetime"
+    )]
+    journal_sync: SyncMode,
+    /// Maximum time to wait for the workers of the last scheduler before the tasks of the journal run
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "journal", default_value = "15s", help_heading = "Lifetime")]
+    journal_wait: Duration,
 
     /// Memory that tasks may take: auto (three quarters of the machine's), 0 for no limit, a
     /// fraction of it, or a size such as 8GiB. Submissions beyond it fail with a MemoryError
@@ -186,6 +205,25 @@ pub(crate) struct SchedulerCommand {
     use_xheaders: Option<String>,
 }
 
+/// When a journal is on disk.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum SyncMode {
+    Always,
+    #[default]
+    Interval,
+    Never,
+}
+
+impl From<SyncMode> for JournalSync {
+    fn from(mode: SyncMode) -> Self {
+        match mode {
+            SyncMode::Always => Self::Always,
+            SyncMode::Interval => Self::Interval,
+            SyncMode::Never => Self::Never,
+        }
+    }
+}
+
 pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
     if arguments.json {
         terminal::print_events_as_json();
@@ -207,9 +245,17 @@ async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result 
     };
     tokio::select! {
         ended = scheduler.closed() => report_end(ended)?,
-        () = stopped => terminal::event("stopping", "closing workers and clients", json!({})),
+        () = stopped => match &settings.journal {
+            None => terminal::event("stopping", "closing workers and clients", json!({})),
+            Some(journal) => {
+                let directory = journal.directory.display().to_string();
+                let text = format!("workers and clients may return, to the journal {directory}");
+                terminal::event("stopping", &text, json!({"journal": directory}));
+                return close(scheduler, true).await;
+            }
+        },
     }
-    close(scheduler).await
+    close(scheduler, false).await
 }
 
 /// Starts the scheduler and its HTTP server, writes the scheduler file, and prints where they are.
@@ -251,6 +297,7 @@ async fn start<'f>(
         .with_contact_address(contact.or_else(|| bound.first().cloned()))
         .with_services(services.into_iter().collect())
         .with_idle_timeout(settings.idle_timeout)
+        .with_journal(settings.journal.clone())
         .with_on_notice(Arc::new(report));
     options.permit = settings.permit.clone();
     #[cfg(target_os = "linux")]
@@ -382,10 +429,11 @@ fn report_end(ended: Result<(), ServeError>) -> Result {
 
 /// Closes workers and their nannies, clients and the scheduler. A second request to stop ends
 /// this at once.
-async fn close(mut scheduler: Arc<Scheduler>) -> Result {
+async fn close(mut scheduler: Arc<Scheduler>, is_continued: bool) -> Result {
     let closing = async {
         loop {
             match Arc::try_unwrap(scheduler) {
+                Ok(scheduler) if is_continued => return scheduler.suspend().await,
                 Ok(scheduler) => return scheduler.close().await,
                 // A request for metrics is being answered.
                 Err(shared) => scheduler = shared,

@@ -10,7 +10,7 @@ use daskwire_comm::tls::certificate_names;
 use daskwire_comm::{Address, Codec, CommOptions, Encryption, Transports};
 #[cfg(target_os = "linux")]
 use daskwire_peer::scheduler::PythonOptions;
-use daskwire_peer::scheduler::{MemoryMeasure, Permissions, Permit, Policy};
+use daskwire_peer::scheduler::{JournalOptions, MemoryMeasure, Permissions, Permit, Policy};
 use serde_json::{Value, json};
 
 use super::SchedulerCommand;
@@ -41,6 +41,7 @@ pub(super) struct Settings {
     /// What peers may do, by their certificates; `None` for everything.
     pub(super) permit: Option<Permit>,
     pub(super) idle_timeout: Option<Duration>,
+    pub(super) journal: Option<JournalOptions>,
     /// The interpreter for the graphs of collections.
     #[cfg(target_os = "linux")]
     pub(super) python: Option<PythonOptions>,
@@ -100,6 +101,11 @@ impl Settings {
             blocked_ops: blocked_ops(config)?,
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
+            journal: arguments.journal.as_ref().map(|directory| {
+                JournalOptions::new(directory)
+                    .with_sync(arguments.journal_sync.into())
+                    .with_wait(arguments.journal_wait)
+            }),
             #[cfg(target_os = "linux")]
             python: python(arguments, preload),
             dashboard: Some(arguments.dashboard_address.clone())
@@ -136,6 +142,7 @@ impl Settings {
             blocked_ops: blocked_ops(&config)?,
             permit: None,
             idle_timeout: None,
+            journal: None,
             #[cfg(target_os = "linux")]
             python: {
                 let preload = preload("scheduler", (&[], &[]), python.is_some(), &config)?;

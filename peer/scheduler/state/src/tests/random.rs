@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::choose::next_random;
 
+mod killed;
 mod returns;
 mod shared;
 mod shuffles;
@@ -138,6 +139,10 @@ struct Simulation {
     work: BTreeMap<ClientId, WorkId>,
     /// The same for events of workers.
     worker_work: BTreeMap<WorkerId, WorkId>,
+    /// The records of the journal, if the state keeps one.
+    journal: Vec<Vec<u8>>,
+    /// Whether nothing is done that journals do not have.
+    is_plain: bool,
 }
 
 impl Simulation {
@@ -162,6 +167,8 @@ impl Simulation {
             client_count: 0,
             work: BTreeMap::new(),
             worker_work: BTreeMap::new(),
+            journal: Vec::new(),
+            is_plain: false,
         };
         // Nearly all events take several slices.
         simulation.state.slice_len = simulation.number(4) + 1;
@@ -210,12 +217,16 @@ impl Simulation {
             2 => self.handle(SchedulerInput::Restart),
             _ => {}
         }
-        let mut views = self.clients.remove(&client).expect("exists");
-        let returning = [None, Some(false), Some(true), Some(true)][self.number(4)];
-        let client = self.add_client(&name, returning);
-        if returning != Some(true) {
-            return;
+        let views = self.clients.remove(&client).expect("exists");
+        match [None, Some(false), Some(true), Some(true)][self.number(4)] {
+            Some(true) => self.return_client(&name, views),
+            returning => drop(self.add_client(&name, returning)),
         }
+    }
+
+    /// A client connects again, and desires some of the keys that it had.
+    fn return_client(&mut self, name: &str, mut views: BTreeMap<Key, View>) {
+        let client = self.add_client(name, Some(true));
         views.retain(|_, _| self.number(4) != 0);
         let keys: Keys = views.keys().collect();
         let views = views.into_keys().map(|key| (key, View::Pending)).collect();
@@ -264,6 +275,7 @@ impl Simulation {
         let before = self.state.latest_work();
         let actions = self.state.handle(self.now, event);
         self.state.check();
+        self.keep_journal();
         if let Some(client) = client
             && self.state.latest_work() != before
         {
@@ -289,6 +301,7 @@ impl Simulation {
     fn proceed(&mut self) {
         let actions = self.state.proceed(self.now);
         self.state.check();
+        self.keep_journal();
         self.act(actions);
     }
 
@@ -390,7 +403,7 @@ impl Simulation {
                 .collect();
             tasks.push(add(name, &dependencies));
         }
-        if self.number(3) == 0 {
+        if !self.is_plain && self.number(3) == 0 {
             let (shuffled, outputs) = shuffles::tasks(&names);
             tasks.extend(shuffled);
             names.extend(outputs);
@@ -602,6 +615,7 @@ impl Simulation {
                 self.handle(SchedulerInput::Retry(keys));
             }
             (32, _) => self.operate(worker),
+            (33..35 | 36, _) if self.is_plain => {}
             (33..35, _) => self.share(),
             (36, _) => self.shuffle(),
             (38, _) if self.number(5) == 0 => self.reconnect(),
@@ -767,6 +781,12 @@ impl Simulation {
         for _ in 0..400 {
             simulation.step();
         }
+        simulation.finish(seed);
+    }
+
+    /// Completes all tasks, and checks what clients know of them and what is left without clients.
+    fn finish(&mut self, seed: u64) {
+        let simulation = self;
         simulation.complete();
         for (client, views) in &simulation.clients {
             let own = simulation.state.of_stream(*client).expect("connected");

@@ -366,3 +366,13 @@ fn heartbeats_are_answered_until_a_worker_that_was_asked_to_end_has_done_so() {
     cluster.pass(5_001);
     assert!(!answers(&cluster));
 }
+
+#[test]
+fn tasks_may_name_the_first_worker_in_python_before_it_joins() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let workers = [("workers", Value::list(["tcp://a:1"]))];
+    cluster.submit_with(client, [add("x", &[])], &["x"], &workers);
+    let worker = cluster.worker("tcp://a:1", 1);
+    assert_eq!(cluster.assigned_to("x"), Some(worker));
+}

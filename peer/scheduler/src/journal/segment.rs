@@ -1,0 +1,399 @@
+//! The files of a journal.
+//!
+//! A segment begins with [`MAGIC`] and a word of flags. Batches follow: the length of their records, the
+//! [checksum] of the records, the checksum of these eight bytes, and the records. All words have 32
+//! bits, and are little-endian.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use fs4::{FileExt, TryLockError};
+use twox_hash::XxHash3_64;
+
+use super::JournalError;
+use crate::state::{Live, RecordError};
+
+/// The first bytes of a segment, with the version of the format.
+const MAGIC: &[u8; 16] = b"daskwire-jrnl\x00\x00\x01";
+
+/// The flag of a segment with all that matters of those before.
+const COMPLETE: u32 = 1;
+
+const HEAD_LEN: usize = MAGIC.len() + 4;
+
+/// Length of what precedes the records of a batch.
+const BATCH_HEAD_LEN: usize = 12;
+
+/// Maximum length of a batch that is merged from several.
+pub(super) const MAX_BATCH: usize = 1 << 20;
+
+/// A locked directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Unlocked when it is closed.
+    _lock: File,
+}
+
+/// A segment to read.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) number: u64,
+    path: PathBuf,
+    is_last: bool,
+}
+
+impl Directory {
+    pub(super) fn lock(path: &Path) -> Result<Self, JournalError> {
+        let error = |error| JournalError::io(path, error);
+        let mut building = fs::DirBuilder::new();
+        building.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut building, 0o700);
+        building.create(path).map_err(error)?;
+        let lock_path = path.join("lock");
+        let lock = private().open(&lock_path);
+        let lock = lock.map_err(|error| JournalError::io(&lock_path, error))?;
+        match FileExt::try_lock(&lock) {
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: lock,
+            }),
+            Err(TryLockError::WouldBlock) => Err(JournalError::InUse {
+                directory: path.to_owned(),
+            }),
+            Err(TryLockError::Error(error)) => Err(JournalError::io(&lock_path, error)),
+        }
+    }
+
+    /// The segments, in order, from the last one on that makes those before superfluous.
+    pub(super) fn segments(&self) -> Result<Vec<Found>, JournalError> {
+        let error = |error| JournalError::io(&self.path, error);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(error)? {
+            let path = entry.map_err(error)?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some((number, kind)) = name.and_then(|name| name.split_once('.')) else {
+                continue;
+            };
+            match (number.parse(), kind) {
+                (Ok(number), "segment") => found.push(Found {
+                    number,
+                    path,
+                    is_last: false,
+                }),
+                // It was not finished.
+                (Ok::<u64, _>(_), "new") => {
+                    fs::remove_file(&path).map_err(|error| JournalError::io(&path, error))?;
+                }
+                _ => {}
+            }
+        }
+        found.sort_by_key(|segment| segment.number);
+        if let Some(last) = found.last_mut() {
+            last.is_last = true;
+        }
+        for index in (0..found.len()).rev() {
+            if found[index]
+                .open()?
+                .is_some_and(|(flags, _)| flags & COMPLETE != 0)
+            {
+                for old in found.drain(..index) {
+                    self.remove(&old)?;
+                }
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn remove(&self, segment: &Found) -> Result<(), JournalError> {
+        let removed = fs::remove_file(&segment.path);
+        removed.map_err(|error| JournalError::io(&segment.path, error))
+    }
+
+    fn path_of(&self, number: u64, kind: &str) -> PathBuf {
+        self.path.join(format!("{number:08}.{kind}"))
+    }
+
+    /// Has the system store the names of files.
+    fn sync(&self) -> Result<(), JournalError> {
+        let synced = File::open(&self.path).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| JournalError::io(&self.path, error))
+    }
+}
+
+/// How files are created that only this user may read.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Where a batch is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'p> {
+    path: &'p Path,
+    offset: u64,
+}
+
+impl Place<'_> {
+    pub(super) fn record(self, error: RecordError) -> JournalError {
+        JournalError::Record {
+            path: self.path.to_owned(),
+            offset: self.offset,
+            error,
+        }
+    }
+}
+
+impl Found {
+    /// Opens the segment, and reads its flags. `None` if it is the last one, and the system has
+    /// stored nothing of it.
+    fn open(&self) -> Result<Option<(u32, File)>, JournalError> {
+        let error = |error| JournalError::io(&self.path, error);
+        let mut file = File::open(&self.path).map_err(error)?;
+        let mut head = [0; HEAD_LEN];
+        match file.read_exact(&mut head) {
+            Ok(()) => {}
+            Err(short) if short.kind() == ErrorKind::UnexpectedEof => {
+                let path = self.path.clone();
+                return match self.is_last {
+                    true => Ok(None),
+                    false => Err(JournalError::NotASegment { path }),
+                };
+            }
+            Err(other) => return Err(error(other)),
+        }
+        match head.split_first_chunk() {
+            Some((MAGIC, flags)) => Ok(Some((word(flags), file))),
+            _ => Err(JournalError::NotASegment {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// Calls `each` with the records of each batch. Returns the length of a last batch that was not
+    /// written whole.
+    fn for_each(
+        &self,
+        each: &mut impl FnMut(Place<'_>, &[u8]) -> Result<(), JournalError>,
+    ) -> Result<u64, JournalError> {
+        let path = &self.path;
+        let error = |error| JournalError::io(path, error);
+        let Some((_, file)) = self.open()? else {
+            return Ok(0);
+        };
+        let len = file.metadata().map_err(error)?.len();
+        let mut reader = BufReader::with_capacity(1 << 18, file);
+        let mut offset = HEAD_LEN as u64;
+        let mut records = Vec::new();
+        while offset < len {
+            let left = len - offset;
+            let torn = |is_torn: bool| match is_torn && self.is_last {
+                true => Ok(left),
+                false => Err(JournalError::Damaged {
+                    path: path.clone(),
+                    offset,
+                    len,
+                }),
+            };
+            let Some(left) = left.checked_sub(BATCH_HEAD_LEN as u64) else {
+                return torn(true);
+            };
+            let mut head = [0; BATCH_HEAD_LEN];
+            reader.read_exact(&mut head).map_err(error)?;
+            if checksum(&head[..8]) != word(&head[8..]) {
+                // After a failure of the machine, what was not stored may be zero.
+                let is_zero = head == [0; BATCH_HEAD_LEN] && is_zero(reader).map_err(error)?;
+                return torn(is_zero);
+            }
+            let batch_len = u64::from(word(&head));
+            if batch_len > left {
+                return torn(true);
+            }
+            records.clear();
+            let mut part = reader.by_ref().take(batch_len);
+            part.read_to_end(&mut records).map_err(error)?;
+            if checksum(&records) != word(&head[4..]) {
+                return torn(batch_len == left);
+            }
+            each(Place { path, offset }, &records)?;
+            offset += BATCH_HEAD_LEN as u64 + batch_len;
+        }
+        Ok(0)
+    }
+}
+
+/// The lower half of the XXH3 hash.
+fn checksum(bytes: &[u8]) -> u32 {
+    XxHash3_64::oneshot(bytes) as u32
+}
+
+fn is_zero(mut reader: impl Read) -> io::Result<bool> {
+    let mut buffer = [0; 4096];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(true),
+            len if buffer[..len].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// The first four bytes as a number; zero if there are fewer.
+fn word(bytes: &[u8]) -> u32 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+/// Calls `each` with the records of each batch. Returns the length of a last batch that was not
+/// written whole.
+pub(super) fn for_each_batch(
+    segments: &[Found],
+    mut each: impl FnMut(Place<'_>, &[u8]) -> Result<(), JournalError>,
+) -> Result<u64, JournalError> {
+    let mut torn_len = 0;
+    for segment in segments {
+        torn_len = segment.for_each(&mut each)?;
+    }
+    Ok(torn_len)
+}
+
+/// Finds which records matter. Returns also the length of a last batch that was not written whole.
+pub(super) fn note(segments: &[Found]) -> Result<(Live, u64), JournalError> {
+    let mut live = Live::default();
+    let torn_len = for_each_batch(segments, |at, batch| {
+        live.note(batch).map_err(|error| at.record(error))
+    })?;
+    Ok((live, torn_len))
+}
+
+/// Merges segments that are complete in themselves to one that takes the place of the last of them.
+/// Returns its length.
+pub(super) fn merge(directory: &Directory, before: u64) -> Result<u64, JournalError> {
+    let mut segments = directory.segments()?;
+    segments.retain(|segment| segment.number < before);
+    let Some(last) = segments.last() else {
+        return Ok(0);
+    };
+    let (mut live, _) = note(&segments)?;
+    let mut writing = Segment::create(directory, last.number, true)?;
+    let mut records = Vec::new();
+    for_each_batch(&segments, |at, batch| {
+        let selected = live.select(batch, &mut records);
+        selected.map_err(|error| at.record(error))?;
+        if records.len() >= MAX_BATCH {
+            writing.append(&records)?;
+            records.clear();
+        }
+        Ok(())
+    })?;
+    writing.append(&records)?;
+    let len = writing.publish(directory)?;
+    segments.pop();
+    for old in &segments {
+        directory.remove(old)?;
+    }
+    Ok(len)
+}
+
+/// A segment to write.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: File,
+    number: u64,
+    path: PathBuf,
+    pub(super) len: u64,
+    /// The part of the last batch that is still to be written.
+    pub(super) unwritten: Vec<u8>,
+}
+
+impl Segment {
+    /// Begins a segment. One that is to replace others has another name until it is
+    /// [published](Self::publish).
+    pub(super) fn create(
+        directory: &Directory,
+        number: u64,
+        is_complete: bool,
+    ) -> Result<Self, JournalError> {
+        let kind = if is_complete { "new" } else { "segment" };
+        let path = directory.path_of(number, kind);
+        let file = private().truncate(true).open(&path);
+        let mut segment = Self {
+            file: file.map_err(|error| JournalError::io(&path, error))?,
+            number,
+            path,
+            len: 0,
+            unwritten: Vec::new(),
+        };
+        segment.unwritten.extend_from_slice(MAGIC);
+        let flags = if is_complete { COMPLETE } else { 0 };
+        segment.unwritten.extend_from_slice(&flags.to_le_bytes());
+        segment.write()?;
+        Ok(segment)
+    }
+
+    /// Appends a batch, unless it is empty.
+    pub(super) fn append(&mut self, records: &[u8]) -> Result<(), JournalError> {
+        // Each call has at most what a client can send at once, which is shorter.
+        let Ok(len) = u32::try_from(records.len()) else {
+            let error = io::Error::new(ErrorKind::FileTooLarge, "a batch of more than 4 GiB");
+            return Err(JournalError::io(&self.path, error));
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        let mut head = [0; BATCH_HEAD_LEN];
+        head[..4].copy_from_slice(&len.to_le_bytes());
+        head[4..8].copy_from_slice(&checksum(records).to_le_bytes());
+        let check = checksum(&head[..8]).to_le_bytes();
+        head[8..].copy_from_slice(&check);
+        self.unwritten.extend_from_slice(&head);
+        self.unwritten.extend_from_slice(records);
+        self.write()
+    }
+
+    /// Writes what is left of the last batch.
+    pub(super) fn write(&mut self) -> Result<(), JournalError> {
+        let mut written = 0;
+        let result = loop {
+            let left = &self.unwritten[written..];
+            if left.is_empty() {
+                break Ok(());
+            }
+            match self.file.write(left) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.unwritten.drain(..written);
+        self.len += written as u64;
+        result.map_err(|error| JournalError::io(&self.path, error))
+    }
+
+    pub(super) fn sync(&self) -> Result<(), JournalError> {
+        let synced = self.file.sync_data();
+        synced.map_err(|error| JournalError::io(&self.path, error))
+    }
+
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Gives a segment that replaces others its name, once it is on disk. Returns its length.
+    pub(super) fn publish(&mut self, directory: &Directory) -> Result<u64, JournalError> {
+        self.sync()?;
+        let path = directory.path_of(self.number, "segment");
+        fs::rename(&self.path, &path).map_err(|error| JournalError::io(&path, error))?;
+        self.path = path;
+        directory.sync()?;
+        Ok(self.len)
+    }
+}

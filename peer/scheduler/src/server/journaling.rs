@@ -1,0 +1,105 @@
+//! How a scheduler continues from its journal, and writes to it.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use daskwire_comm::runtime;
+
+use super::{Notice, SchedulerInput, SchedulerMachine, Shared};
+use crate::journal::JournalStatus;
+use crate::state::State;
+
+/// Interval at which is checked whether all workers have returned.
+const STEP: Duration = Duration::from_millis(20);
+
+impl Shared {
+    pub(crate) fn has_journal(&self) -> bool {
+        self.restored.is_some()
+    }
+
+    /// Lets the tasks of the journal run once the workers have returned that an earlier scheduler had,
+    /// or the time for that is over.
+    pub(crate) async fn resume(self: Arc<Self>) {
+        let (Some(options), Some(restored)) = (&self.options.journal, self.restored) else {
+            return;
+        };
+        let directory = options.directory.display().to_string();
+        if restored.torn_len > 0 {
+            self.notify(&Notice::JournalTorn {
+                directory: directory.clone(),
+                len: restored.torn_len,
+            });
+        }
+        if restored.task_count > 0 {
+            self.notify(&Notice::JournalRead {
+                directory,
+                task_count: restored.task_count,
+                worker_count: restored.worker_count,
+            });
+            let returned = async {
+                while self.inspect(State::awaits_workers) {
+                    runtime::sleep(STEP).await;
+                }
+            };
+            // Those that have not returned by then count as lost.
+            let _ = runtime::timeout(options.wait, returned).await;
+        }
+        self.handle(SchedulerInput::Resumed);
+        self.is_resumed.send_replace(true);
+    }
+
+    /// Ends all connections without a last message.
+    pub(crate) async fn suspend(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        #[cfg(target_os = "linux")]
+        self.close_plugins().await;
+        self.is_closed.send_replace(true);
+    }
+
+    /// Writes what is left to the journal, and ends it.
+    pub(crate) fn end_journal(&self) {
+        let journal = self.lock().journal.take();
+        drop(journal);
+    }
+
+    /// Waits until clients are served.
+    pub(super) async fn resumed(&self) {
+        let mut is_resumed = self.is_resumed.subscribe();
+        // Cannot fail while there is a sender.
+        let _ = is_resumed.wait_for(|is_resumed| *is_resumed).await;
+    }
+
+    /// Executes what waits for the journal, and reports whether it is written.
+    pub(crate) async fn serve_journal(self: Arc<Self>) {
+        let of_journal = |machine: &mut SchedulerMachine| {
+            let journal = machine.journal.as_ref()?;
+            Some((journal.stored(), journal.status()))
+        };
+        let Some((mut stored, mut status)) = self.with_machine(of_journal) else {
+            return;
+        };
+        loop {
+            tokio::select! {
+                changed = stored.changed() => {
+                    let number = *stored.borrow_and_update();
+                    self.with_machine(|machine| machine.stored(number));
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                Ok(()) = status.changed() => {
+                    let reason = match status.borrow_and_update().clone() {
+                        JournalStatus::Written => None,
+                        JournalStatus::Failing(reason) => Some((reason, false)),
+                        JournalStatus::Ended(reason) => Some((reason, true)),
+                    };
+                    self.notify(&match reason {
+                        None => Notice::JournalWritten,
+                        Some((reason, is_over)) => Notice::JournalFailed { reason, is_over },
+                    });
+                }
+            }
+        }
+    }
+}

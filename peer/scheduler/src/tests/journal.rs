@@ -1,0 +1,303 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::journal::{self, Journal};
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("daskwire-journal-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    fn options(&self) -> JournalOptions {
+        JournalOptions::new(&self.0).with_wait(Duration::from_millis(100))
+    }
+
+    /// The segments, in order.
+    fn segments(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).expect("it exists");
+        let paths = entries.map(|entry| entry.expect("it is there").path());
+        let mut paths: Vec<PathBuf> = paths
+            .filter(|path| path.extension().is_some_and(|kind| kind == "segment"))
+            .collect();
+        paths.sort();
+        paths
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A state whose journal is written, without a server.
+struct Journaled {
+    journal: Journal,
+    state: State,
+    /// The number of the last event to wait for.
+    number: u64,
+    client_count: u64,
+}
+
+impl Journaled {
+    fn open(options: &JournalOptions) -> Self {
+        let (journal, state, _) = open(options).expect("it can be read");
+        Self {
+            journal,
+            state,
+            number: 0,
+            client_count: 0,
+        }
+    }
+
+    fn handle(&mut self, event: SchedulerInput) {
+        self.state.handle(Duration::ZERO, event);
+        while self.state.is_pending() {
+            self.state.proceed(Duration::ZERO);
+        }
+        self.number = self.journal.take(&mut self.state).unwrap_or(self.number);
+    }
+
+    /// Submits a task for a new client, which stays.
+    fn submit(&mut self, key: &str) -> ClientId {
+        self.client_count += 1;
+        let client = ClientId(self.client_count);
+        self.handle(SchedulerInput::ClientJoined {
+            id: client,
+            name: key.to_owned(),
+            versions: Value::None,
+            returning: None,
+        });
+        let graph: Graph = [Task::new(key, "operator.add", [1, 2])]
+            .into_iter()
+            .collect();
+        let message = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys: [key].into_iter().collect(),
+            ..UpdateGraph::default()
+        };
+        self.handle(SchedulerInput::FromClient(client, message.into()));
+        client
+    }
+}
+
+fn open(options: &JournalOptions) -> Result<(Journal, State, journal::Restored), JournalError> {
+    let (journal, mut state, restored) = journal::open(options, Policy::default(), Duration::ZERO)?;
+    state.handle(Duration::ZERO, SchedulerInput::Resumed);
+    while state.is_pending() {
+        state.proceed(Duration::ZERO);
+    }
+    Ok((journal, state, restored))
+}
+
+fn has(state: &State, key: &str) -> bool {
+    state.status(&Key::from(key)).is_some()
+}
+
+/// The keys of a journal, of which all are `t-0` to the last.
+fn keys_of(options: &JournalOptions) -> Result<usize, JournalError> {
+    let (_, state, _) = open(options)?;
+    let count = state.task_count();
+    for number in 0..count {
+        assert!(has(&state, &format!("t-{number}")), "{number} of {count}");
+    }
+    Ok(count)
+}
+
+async fn start(options: JournalOptions, at: &str) -> Scheduler {
+    scheduler_with(at, Options::default().with_journal(options)).await
+}
+
+/// Registers a client that has been connected to an earlier scheduler.
+async fn returning(scheduler: &Scheduler, name: &str) -> Client {
+    Client::register(
+        scheduler.address(),
+        RegisterClient {
+            client: name.to_owned(),
+            reply: Some(false),
+            returning: Some(true),
+            ..RegisterClient::default()
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_scheduler_continues_from_its_journal() {
+    let syncs = [
+        JournalSync::Always,
+        JournalSync::Interval,
+        JournalSync::Never,
+    ];
+    for sync in syncs {
+        let scratch = Scratch::new(&format!("{sync:?}"));
+        let options = scratch.options().with_sync(sync);
+        let first = start(options.clone(), "inproc://journal-first").await;
+        let mut client = Client::new(first.address(), "me").await;
+        let [x, y] = ["x", "y"].map(|key| Task::new(key, "operator.add", [1, 2]));
+        let sum = [Key::from("x"), Key::from("y")];
+        let z = Task::new(
+            "z",
+            "operator.add",
+            [Argument::from(&sum[0]), Argument::from(&sum[1])],
+        );
+        client.submit([x, y, z], &["z"]);
+        let bad = Task::new("bad", "operator.truediv", [1, 0]);
+        client.submit([bad], &["bad"]);
+        until(|| first.inspect(State::task_count) == 4).await;
+        first.suspend().await;
+        assert!(
+            client
+                .try_next()
+                .await
+                .is_none_or(|last| last.op() == "close-stream")
+        );
+
+        let second = start(options, "inproc://journal-second").await;
+        assert_eq!(second.inspect(State::task_count), 4);
+        let _worker = Worker::new(second.address(), "inproc://journal-worker").await;
+        let mut client = returning(&second, "me").await;
+        client.send(ClientDesiresKeys {
+            keys: ["z"].into_iter().collect(),
+            ..ClientDesiresKeys::default()
+        });
+        let mut is_done = false;
+        while !is_done {
+            is_done = matches!(client.next().await,
+                ToClient::KeyInMemory(message) if message.key == Key::from("z"));
+        }
+        assert_eq!(client.gather("z").await, Value::from(6));
+        second.close().await;
+    }
+}
+
+#[test]
+fn a_journal_has_one_scheduler_at_a_time() {
+    let scratch = Scratch::new("in-use");
+    let first = open(&scratch.options()).expect("it is new");
+    let error = open(&scratch.options())
+        .map(drop)
+        .expect_err("it is in use");
+    assert!(
+        error.to_string().starts_with("another scheduler uses"),
+        "{error}"
+    );
+    drop(first);
+    open(&scratch.options()).expect("it is free");
+}
+
+/// Writes a journal, and returns its only segment with its content.
+fn written(scratch: &Scratch, count: usize) -> (PathBuf, Vec<u8>) {
+    let mut journaled = Journaled::open(&scratch.options().with_sync(JournalSync::Always));
+    let mut stored = journaled.journal.stored();
+    for number in 0..count {
+        journaled.submit(&format!("t-{number}"));
+        // Each submission is a batch of its own.
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let last = journaled.number;
+        let is_stored = stored.wait_for(|stored| *stored >= last);
+        runtime
+            .expect("it starts")
+            .block_on(is_stored)
+            .expect("it is written");
+    }
+    drop(journaled);
+    let [path] = &scratch.segments()[..] else {
+        panic!("{:?}", scratch.segments());
+    };
+    (path.clone(), fs::read(path).expect("it is there"))
+}
+
+fn replace(scratch: &Scratch, path: &Path, content: &[u8]) {
+    for old in scratch.segments() {
+        fs::remove_file(old).expect("it is there");
+    }
+    fs::write(path, content).expect("there is space");
+}
+
+#[test]
+fn a_journal_that_is_cut_continues_from_the_last_whole_batch() {
+    let scratch = Scratch::new("cut");
+    let (path, content) = written(&scratch, 4);
+    let mut counts = BTreeSet::new();
+    for len in (0..content.len()).rev() {
+        replace(&scratch, &path, &content[..len]);
+        counts.insert(keys_of(&scratch.options()).expect("only its end is missing"));
+    }
+    assert_eq!(counts.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn damage_is_found() {
+    let scratch = Scratch::new("damage");
+    let (path, content) = written(&scratch, 4);
+    let mut error_count = 0;
+    for at in 0..content.len() {
+        let mut damaged = content.clone();
+        damaged[at] ^= 1 << (at % 8);
+        replace(&scratch, &path, &damaged);
+        match keys_of(&scratch.options()) {
+            // The last batch may be one that was not written whole.
+            Ok(count) => assert!((3..=4).contains(&count), "byte {at}: {count}"),
+            Err(_) => error_count += 1,
+        }
+    }
+    assert!(
+        error_count > content.len() / 2,
+        "{error_count} of {}",
+        content.len()
+    );
+    // Zeros at the end are what the system has not written.
+    let mut longer = content.clone();
+    longer.resize(content.len() + 100, 0);
+    replace(&scratch, &path, &longer);
+    assert_eq!(keys_of(&scratch.options()).expect("no batch is damaged"), 4);
+    longer.extend_from_slice(b"garbage");
+    replace(&scratch, &path, &longer);
+    let error = keys_of(&scratch.options())
+        .expect_err("it is damaged")
+        .to_string();
+    let cut = format!("cut the file to {} bytes", content.len());
+    assert!(error.contains(&cut), "{error}");
+    replace(&scratch, &path, b"something else that is long enough");
+    let error = keys_of(&scratch.options())
+        .expect_err("it is another file")
+        .to_string();
+    assert!(error.contains("not part of a journal"), "{error}");
+}
+
+#[test]
+fn the_length_of_a_journal_is_bounded() {
+    let scratch = Scratch::new("bounded");
+    let mut journaled = Journaled::open(&scratch.options());
+    let mut longest = 0;
+    let mut clients = std::collections::VecDeque::new();
+    for number in 0..4000 {
+        // All but the last ten are released.
+        clients.push_back(journaled.submit(&format!("t-{number}")));
+        if number >= 10 {
+            journaled.handle(SchedulerInput::ClientLeft(
+                clients.pop_front().expect("it is there"),
+            ));
+        }
+        if number % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(60));
+            let lens = scratch.segments().into_iter();
+            let lens = lens.filter_map(|path| Some(fs::metadata(path).ok()?.len()));
+            longest = longest.max(lens.sum::<u64>());
+        }
+    }
+    drop(journaled);
+    assert!(longest > 64 << 10 && longest < 300 << 10, "{longest}");
+    let (_, state, restored) = open(&scratch.options()).expect("it can be read");
+    assert_eq!((state.task_count(), restored.task_count), (10, 10));
+    assert!((3990..4000).all(|number| has(&state, &format!("t-{number}"))));
+}

@@ -1,0 +1,221 @@
+//! Which records of a journal still matter.
+
+use std::collections::{HashMap, HashSet};
+
+use super::record::{Content, Kind, Record, RecordError, Records};
+
+/// The records of a journal that still matter: those about tasks, clients and workers that are
+/// there. It takes a few words for each of these, and no payload.
+///
+/// All records are [noted](Self::note) in their order; after that, the same records are
+/// [selected](Self::select) in the same order.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// The clients, with the number of their last record of graphs.
+    clients: HashMap<u64, u64>,
+    workers: HashSet<u64>,
+    tasks: HashMap<u64, LiveTask>,
+    /// The client and the task.
+    wants: HashSet<(u64, u64)>,
+    /// The number of tasks that refer to demands and failures.
+    used: HashMap<u64, usize>,
+    /// The number of the last record with each path of metadata.
+    metadata: HashMap<Box<[u8]>, u64>,
+    /// The number of records of metadata that were noted, and that were selected.
+    metadata_counts: [u64; 2],
+    /// The same for records of graphs.
+    graphs_counts: [u64; 2],
+}
+
+/// What a live task refers to.
+#[derive(Clone, Debug, Default)]
+struct LiveTask {
+    /// The demands that were written with it, and those that it has.
+    demands: [u64; 2],
+    failure: Option<u64>,
+}
+
+impl Live {
+    /// Notes records that follow those before.
+    ///
+    /// # Errors
+    ///
+    /// If a record is malformed. Those before it are noted.
+    pub fn note(&mut self, records: &[u8]) -> Result<(), RecordError> {
+        let mut records = Records::new(records);
+        while let Some(record) = records.next()? {
+            self.note_record(record)?;
+        }
+        Ok(())
+    }
+
+    /// Appends those of the records to `to` that still matter.
+    ///
+    /// # Errors
+    ///
+    /// If a record is malformed.
+    pub fn select(&mut self, records: &[u8], to: &mut Vec<u8>) -> Result<(), RecordError> {
+        let mut records = Records::new(records);
+        while let Some(record) = records.next()? {
+            if self.matters(&record)? {
+                to.extend_from_slice(record.raw);
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of tasks.
+    pub fn task_count(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Number of workers that had joined, and can return.
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn note_record(&mut self, record: Record<'_>) -> Result<(), RecordError> {
+        let Record {
+            kind,
+            number,
+            mut content,
+            ..
+        } = record;
+        match kind {
+            Kind::Client => drop(self.clients.insert(number, 0)),
+            Kind::Graphs => {
+                self.graphs_counts[0] += 1;
+                if let Some(last) = self.clients.get_mut(&number) {
+                    *last = self.graphs_counts[0];
+                }
+            }
+            Kind::ClientLeft => drop(self.clients.remove(&number)),
+            Kind::Worker => drop(self.workers.insert(number)),
+            Kind::WorkerLeft => drop(self.workers.remove(&number)),
+            Kind::Task => {
+                let demands = demands_of(content)?;
+                self.forget(number);
+                self.tasks.insert(
+                    number,
+                    LiveTask {
+                        demands: [demands; 2],
+                        failure: None,
+                    },
+                );
+                self.refer(demands);
+                self.refer(demands);
+            }
+            Kind::Forgotten => self.forget(number),
+            Kind::Wanted => drop(self.wants.insert((content.number()?, number))),
+            Kind::Unwanted => drop(self.wants.remove(&(content.number()?, number))),
+            Kind::Failed => {
+                let failure = content.number()?;
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    let before = task.failure.replace(failure);
+                    self.refer(failure);
+                    self.unrefer(before);
+                }
+            }
+            Kind::Retried => {
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    let before = task.failure.take();
+                    self.unrefer(before);
+                }
+            }
+            Kind::Moved => {
+                let demands = content.number()?;
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    let before = core::mem::replace(&mut task.demands[1], demands);
+                    self.refer(demands);
+                    self.unrefer(Some(before));
+                }
+            }
+            Kind::Metadata => {
+                self.metadata_counts[0] += 1;
+                let path = content.bytes()?;
+                self.metadata.insert(path.into(), self.metadata_counts[0]);
+            }
+            Kind::Demands | Kind::Failure | Kind::Actor => {}
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, task: u64) {
+        if let Some(LiveTask { demands, failure }) = self.tasks.remove(&task) {
+            for number in demands.into_iter().chain(failure) {
+                self.unrefer(Some(number));
+            }
+        }
+    }
+
+    fn refer(&mut self, number: u64) {
+        *self.used.entry(number).or_default() += 1;
+    }
+
+    fn unrefer(&mut self, number: Option<u64>) {
+        if let Some(number) = number
+            && let Some(count) = self.used.get_mut(&number)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.used.remove(&number);
+            }
+        }
+    }
+
+    /// Whether a record still matters.
+    fn matters(&mut self, record: &Record<'_>) -> Result<bool, RecordError> {
+        let number = record.number;
+        let mut content = record.content;
+        Ok(match record.kind {
+            Kind::Client => self.clients.contains_key(&number),
+            Kind::Graphs => {
+                self.graphs_counts[1] += 1;
+                self.clients.get(&number) == Some(&self.graphs_counts[1])
+            }
+            Kind::Worker => self.workers.contains(&number),
+            Kind::Task | Kind::Actor => self.tasks.contains_key(&number),
+            Kind::Demands | Kind::Failure => self.used.contains_key(&number),
+            Kind::Wanted => {
+                let client = content.number()?;
+                self.clients.contains_key(&client)
+                    && self.tasks.contains_key(&number)
+                    // Of several records that say the same, the first is enough.
+                    && self.wants.remove(&(client, number))
+            }
+            Kind::Failed => {
+                let failure = Some(content.number()?);
+                let task = self.tasks.get(&number);
+                task.is_some_and(|task| task.failure == failure)
+            }
+            Kind::Moved => {
+                let demands = content.number()?;
+                let task = self.tasks.get(&number);
+                task.is_some_and(|task| task.demands[1] == demands)
+            }
+            Kind::Metadata => {
+                self.metadata_counts[1] += 1;
+                self.metadata.get(content.bytes()?) == Some(&self.metadata_counts[1])
+            }
+            Kind::ClientLeft
+            | Kind::WorkerLeft
+            | Kind::Forgotten
+            | Kind::Unwanted
+            | Kind::Retried => false,
+        })
+    }
+}
+
+/// The number of the demands of a task; 0 for data, which has none.
+fn demands_of(mut content: Content<'_>) -> Result<u64, RecordError> {
+    content.bytes()?;
+    content.float()?;
+    content.number()?;
+    content.signed()?;
+    content.number()?;
+    content.number()?;
+    for _ in 0..content.count()? {
+        content.number()?;
+    }
+    content.number()
+}

@@ -1,0 +1,321 @@
+//! A state from the records of a journal.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use daskwire_messages::graph::Calls;
+use daskwire_messages::{Key, Value};
+
+use super::super::groups::GroupId;
+use super::super::model::{Priority, RunSpec, TaskId, TaskStage};
+use super::super::slices::Job;
+use super::super::submission::{Demands, Failure, Resources};
+use super::super::{ClientId, Policy, State};
+use super::calls_of;
+use super::record::{Content, Kind, Record, RecordError, Records};
+
+/// Makes a state of the records of a journal that still matter, in their order.
+///
+/// The tasks of the state do not run before [`SchedulerInput::Resumed`], so that workers can return
+/// before with the results that they hold. Its clients are those that had a stream, for which it
+/// waits as long as for others that lose it, and holders of results in their names.
+///
+/// [`SchedulerInput::Resumed`]: crate::SchedulerInput::Resumed
+#[derive(Debug)]
+pub struct Restoring {
+    state: State,
+    clients: HashMap<u64, ClientId>,
+    tasks: HashMap<u64, TaskId>,
+    demands: HashMap<u64, Arc<Demands>>,
+    failures: HashMap<u64, Arc<Failure>>,
+    held: Held,
+}
+
+/// The tasks of a restored state, each of which is kept until the state is resumed.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) ids: Vec<TaskId>,
+    /// The number of tasks that were activated, if they are needed.
+    activated_count: usize,
+    pub(crate) groups: BTreeMap<(usize, Calls), GroupId>,
+    /// The addresses of the workers that had joined, and can return.
+    awaited: Vec<String>,
+}
+
+impl Restoring {
+    /// Begins a state, which keeps a journal of its own. `now` is as in [`State::handle`].
+    pub fn new(policy: Policy, now: Duration) -> Self {
+        let mut state = State::new(policy);
+        state.now = now;
+        state.last_transition = now;
+        state.keep_journal();
+        Self {
+            state,
+            clients: HashMap::new(),
+            tasks: HashMap::new(),
+            demands: HashMap::new(),
+            failures: HashMap::new(),
+            held: Held::default(),
+        }
+    }
+
+    /// Adds records that follow those before, as [`Live::select`](super::Live::select) returns them.
+    ///
+    /// # Errors
+    ///
+    /// If a record is malformed, or refers to something that is not there.
+    pub fn add(&mut self, records: &[u8]) -> Result<(), RecordError> {
+        let mut records = Records::new(records);
+        while let Some(record) = records.next()? {
+            self.add_record(record)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the records of the new journal so far to `to`.
+    pub fn take_journal(&mut self, to: &mut Vec<u8>) {
+        self.state.take_journal(to);
+    }
+
+    /// Returns the state.
+    pub fn finish(mut self) -> State {
+        self.state.held = Some(Box::new(self.held));
+        self.state
+    }
+
+    fn add_record(&mut self, record: Record<'_>) -> Result<(), RecordError> {
+        let Record {
+            kind,
+            number,
+            mut content,
+            ..
+        } = record;
+        match kind {
+            Kind::Client => {
+                let name = content.string()?;
+                self.clients.insert(number, self.state.holder(name));
+            }
+            Kind::Graphs => {
+                let at = content;
+                let count = content.number()?;
+                let client = self.clients.get(&number);
+                let client = client.ok_or_else(|| at.expected("the number of a client"))?;
+                let name = self.state.client_name(*client);
+                self.state.expect_client(&name, count);
+            }
+            Kind::Demands => {
+                let demands = read_demands(&mut content)?;
+                self.demands.insert(number, Arc::new(demands));
+            }
+            Kind::Task => self.add_task(number, &mut content)?,
+            Kind::Wanted => {
+                let at = content;
+                let client = self.clients.get(&content.number()?).copied();
+                let client = client.ok_or_else(|| at.expected("the number of a client"))?;
+                let id = self.task(number, at)?;
+                self.state.want(client, 0, id);
+            }
+            Kind::Failure => {
+                let exception = content.value()?;
+                let has_traceback = content.number()? != 0;
+                let traceback = content.value()?;
+                let cause = read_cause(&mut content)?;
+                let failure = Failure {
+                    exception,
+                    traceback: has_traceback.then_some(traceback),
+                    cause,
+                };
+                self.failures.insert(number, Arc::new(failure));
+            }
+            Kind::Failed => {
+                let at = content;
+                let failure = self.failures.get(&content.number()?).cloned();
+                let failure = failure.ok_or_else(|| at.expected("the number of a failure"))?;
+                let id = self.task(number, at)?;
+                self.state.set_stage(id, TaskStage::Erred(failure));
+            }
+            Kind::Moved => {
+                let at = content;
+                let demands = self.demands.get(&content.number()?).cloned();
+                let demands = demands.ok_or_else(|| at.expected("the number of demands"))?;
+                let id = self.task(number, at)?;
+                self.state.restrict_task(id, demands.workers.clone());
+            }
+            Kind::Actor => {
+                let id = self.task(number, content)?;
+                self.state.tasks[id].is_actor = true;
+                self.state.journal_actor(id);
+            }
+            Kind::Metadata => {
+                let path = content.keys()?;
+                let value = content.value()?;
+                // What was accepted before is accepted again.
+                let _ = self.state.set_metadata(&path, value);
+            }
+            Kind::Worker => self.held.awaited.push(content.string()?.to_owned()),
+            Kind::ClientLeft
+            | Kind::WorkerLeft
+            | Kind::Forgotten
+            | Kind::Unwanted
+            | Kind::Retried => return Err(content.expected("a record that matters")),
+        }
+        content.finish()
+    }
+
+    fn task(&self, number: u64, at: Content<'_>) -> Result<TaskId, RecordError> {
+        let id = self.tasks.get(&number).copied();
+        id.ok_or_else(|| at.expected("a record about a task that is there"))
+    }
+
+    fn add_task(&mut self, number: u64, content: &mut Content<'_>) -> Result<(), RecordError> {
+        let at = *content;
+        let key = content.key()?;
+        let priority = Priority {
+            user: content.float()?,
+            is_root: false,
+            generation: content.number()?,
+            order: content.signed()?,
+            submission: content.number()?,
+        };
+        let retries = u32::try_from(content.number()?).unwrap_or(u32::MAX);
+        let mut dependencies = Vec::new();
+        let mut is_orphan = false;
+        for _ in 0..content.count()? {
+            match self.tasks.get(&content.number()?) {
+                Some(dependency) => dependencies.push(*dependency),
+                // It is forgotten.
+                None => is_orphan = true,
+            }
+        }
+        let run_spec = match content.number()? {
+            0 => None,
+            demands => {
+                let demands = self.demands.get(&demands).cloned();
+                let demands = demands.ok_or_else(|| at.expected("the number of demands"))?;
+                let calls = calls_of(content.number()?);
+                let payload = content.payload()?;
+                Some((payload, demands, calls))
+            }
+        };
+        let state = &mut self.state;
+        if state.by_key.contains_key(&key) || self.tasks.contains_key(&number) {
+            return Err(at.expected("a key and a number that no other task has"));
+        }
+        state.submission_count = state.submission_count.max(priority.submission);
+        state.generation = state.generation.max(priority.generation);
+        let run_spec = run_spec.map(|(payload, demands, calls)| {
+            let place = (Arc::as_ptr(&demands).addr(), calls);
+            // The restoration counts as a task, so that the group exists until the end.
+            let group = match self.held.groups.get(&place) {
+                Some(group) => *group,
+                None => {
+                    let group = state.join_group(&demands, calls);
+                    self.held.groups.insert(place, group);
+                    group
+                }
+            };
+            state.groups[group].task_count += 1;
+            RunSpec {
+                payload,
+                demands,
+                group,
+            }
+        });
+        let id = state.insert_task(key, run_spec, priority);
+        if is_orphan {
+            dependencies.clear();
+        }
+        dependencies.sort_unstable();
+        dependencies.dedup();
+        for dependency in &dependencies {
+            state.tasks[*dependency].dependents.insert(id);
+        }
+        let task = &mut state.tasks[id];
+        task.dependencies = dependencies;
+        task.is_orphan = is_orphan;
+        task.retries = retries;
+        task.waiter_count = 1;
+        state.journal_task(id);
+        self.tasks.insert(number, id);
+        self.held.ids.push(id);
+        Ok(())
+    }
+}
+
+fn read_demands(content: &mut Content<'_>) -> Result<Demands, RecordError> {
+    let allow_other_workers = content.number()? != 0;
+    let workers = content.strings()?;
+    let mut resources = Vec::new();
+    for _ in 0..content.count()? {
+        resources.push((content.string()?.to_owned(), content.float()?));
+    }
+    let annotations: Value = content.value()?;
+    let span_id = content.strings()?.into_iter().next();
+    Ok(Demands {
+        workers,
+        allow_other_workers,
+        resources: Resources::new(resources),
+        annotations,
+        span_id: span_id.map(Arc::from),
+    })
+}
+
+fn read_cause(content: &mut Content<'_>) -> Result<Option<Key>, RecordError> {
+    let mut empty = *content;
+    if empty.bytes()?.is_empty() {
+        *content = empty;
+        return Ok(None);
+    }
+    content.key().map(Some)
+}
+
+impl State {
+    /// Whether the tasks of a restored state are kept from running, see [`Restoring`].
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether a worker that the state had before has not returned yet with all that it has, and the
+    /// tasks of a restored state are kept from running.
+    pub fn awaits_workers(&self) -> bool {
+        let awaited = self.held.iter().flat_map(|held| &held.awaited);
+        let mut workers = awaited.map(|address| {
+            let id = self.by_address.get(address)?;
+            self.workers.get(id)
+        });
+        workers.any(|worker| worker.is_none_or(|worker| worker.returning.is_some()))
+    }
+
+    /// Lets the tasks of a restored state run.
+    pub(crate) fn resume(&mut self) {
+        self.set_stimulus("resume");
+        if let Some(held) = self.held.take() {
+            self.start(Job::Resume(held));
+        }
+        self.settle();
+    }
+
+    /// Continues to resume. Returns whether it is done.
+    pub(crate) fn resume_slice(&mut self, held: &mut Held) -> bool {
+        for _ in 0..self.slice_len {
+            if let Some(id) = held.ids.get(held.activated_count).copied() {
+                held.activated_count += 1;
+                let task = &self.tasks[id];
+                if matches!(task.stage, TaskStage::Released) && !task.wanted_by.is_empty() {
+                    self.activate(id);
+                }
+            } else if let Some(id) = held.ids.pop() {
+                held.activated_count = held.ids.len();
+                self.tasks[id].waiter_count -= 1;
+                self.todo.unneeded.push(id);
+            } else {
+                for group in core::mem::take(&mut held.groups).into_values() {
+                    self.leave_group(group);
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
