@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use daskwire_messages::protocol::{Field as _, Request};
 use daskwire_messages::{Key, Value};
 
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 /// Bytes of memory that every stored entry counts beyond its names and values.
 const ENTRY: usize = 256;
@@ -34,6 +34,9 @@ pub enum Effect {
         /// The key of the task.
         key: Key,
     },
+    /// Note a change, if [changes are kept](super::Extensions::keep_changes). A hold comes before the
+    /// change that needs it, and a release after the change that ends the need.
+    Changed(Change),
 }
 
 /// The content of a reply.
@@ -158,7 +161,7 @@ pub(crate) enum Timer {
     /// A future of a variable that was read was not confirmed.
     Read { name: Key, token: u64 },
     /// A future that was removed from a queue was not confirmed.
-    Removed { name: Key, key: Key },
+    Removed { name: Key, key: Key, number: u64 },
     /// A lease was not refreshed.
     Lease { name: Key, lease_id: Key },
     /// The request that follows a message on a stream has not come.
@@ -176,7 +179,7 @@ pub(crate) enum Handed {
     /// Values of a queue. They count until the reply is sent.
     Items {
         name: Key,
-        values: Vec<Record>,
+        values: Vec<Item>,
     },
     Lease {
         name: Key,
@@ -185,6 +188,13 @@ pub(crate) enum Handed {
     Locks {
         holder: Key,
     },
+}
+
+/// A value of a queue, with its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) number: u64,
+    pub(crate) value: Record,
 }
 
 #[derive(Debug, Default)]
@@ -198,6 +208,8 @@ pub(crate) struct Context {
     waits: BTreeMap<RequestId, Wait>,
     handed: BTreeMap<RequestId, Handed>,
     pub(crate) effects: Vec<Effect>,
+    /// Whether changes are among the effects.
+    pub(crate) keeps_changes: bool,
 }
 
 impl Context {
@@ -252,6 +264,12 @@ impl Context {
     pub(crate) fn hold(&mut self, holder: String, key: &Key) {
         let key = key.clone();
         self.effects.push(Effect::Hold { holder, key });
+    }
+
+    pub(crate) fn change(&mut self, change: impl FnOnce() -> Change) {
+        if self.keeps_changes {
+            self.effects.push(Effect::Changed(change()));
+        }
     }
 
     pub(crate) fn release(&mut self, holder: String, key: &Key) {
@@ -318,6 +336,15 @@ impl Context {
         self.handed.remove(&id)
     }
 
+    /// The values of a queue that replies hand over.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn handed_items(&self, name: &Key) -> impl Iterator<Item = &Item> {
+        self.handed.values().flat_map(move |handed| match handed {
+            Handed::Items { name: of, values } if of == name => &values[..],
+            _ => &[],
+        })
+    }
+
     /// What a request waits for.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn awaited(&self, id: RequestId) -> Option<&Awaited> {
@@ -343,7 +370,7 @@ impl Context {
             Handed::Items { values, .. } => &values[..],
             _ => &[],
         });
-        let handed: usize = handed.map(Record::cost).sum();
+        let handed: usize = handed.map(|item| item.value.cost()).sum();
         assert_eq!(self.used, cost + waits + handed);
         for (id, timer) in &self.timers {
             if let Timer::Request(request) = timer {

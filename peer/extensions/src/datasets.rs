@@ -8,7 +8,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 
 use super::context::{Answer, Awaited, Context, HANDOVER, Timer, TimerId, cost_of};
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
 pub(crate) struct Datasets {
@@ -30,15 +30,25 @@ impl Dataset {
         cost_of(name) + self.keys.heap_len() + self.data.heap_len()
     }
 
+    fn change(&self, name: &Key) -> Change {
+        Change::Dataset {
+            name: name.clone(),
+            value: Some((self.keys.clone(), self.data.clone())),
+        }
+    }
+
     fn value(&self) -> Value {
         let keys = self.keys.iter().map(Key::to_value);
         Value::dict([("data", self.data.clone()), ("keys", Value::list(keys))])
     }
 }
 
+/// How the names of the clients that hold results of this kind begin.
+pub(crate) const HOLDER: &str = "published-";
+
 /// The name of the client that holds the results of a dataset.
 fn holder(name: &Key) -> String {
-    format!("published-{name}")
+    format!("{HOLDER}{name}")
 }
 
 impl Datasets {
@@ -128,6 +138,7 @@ impl Datasets {
             for key in &dataset.keys {
                 context.hold(holder(&name), key);
             }
+            context.change(|| dataset.change(&name));
             let kept: BTreeSet<Key> = dataset.keys.iter().cloned().collect();
             if let Some(old) = self.by_name.insert(name.clone(), dataset) {
                 forget(context, &name, &old, &kept);
@@ -136,10 +147,37 @@ impl Datasets {
         Ok(Value::None)
     }
 
+    /// Publishes a dataset as it was before the end of a scheduler.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+        (keys, data): (Vec<Key>, Value),
+    ) -> Result<(), RequestRefusal> {
+        if self.by_name.contains_key(&name) {
+            return Err(RequestRefusal::DatasetExists { name });
+        }
+        let dataset = Dataset { keys, data };
+        context.charge(dataset.cost(&name))?;
+        context.change(|| dataset.change(&name));
+        self.by_name.insert(name, dataset);
+        Ok(())
+    }
+
+    /// The results that datasets use, by the names of their holders.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (String, &Key)> {
+        let datasets = self.by_name.iter();
+        datasets.flat_map(|(name, dataset)| dataset.keys.iter().map(|key| (holder(name), key)))
+    }
+
     fn delete(&mut self, context: &mut Context, request: PublishDelete) -> Value {
         let names = request.names.unwrap_or_default().into_iter();
         for name in names.chain(request.name) {
             if let Some(old) = self.by_name.remove(&name) {
+                context.change(|| Change::Dataset {
+                    name: name.clone(),
+                    value: None,
+                });
                 forget(context, &name, &old, &BTreeSet::new());
             }
         }
@@ -159,6 +197,12 @@ impl Datasets {
         let mut names: Vec<&Key> = self.by_name.keys().collect();
         names.sort_by_cached_key(|name| name.to_string());
         Value::list(names.into_iter().map(Key::to_value))
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn objects(&self) -> Vec<Change> {
+        let datasets = self.by_name.iter();
+        datasets.map(|(name, dataset)| dataset.change(name)).collect()
     }
 
     /// The memory that all datasets count. Panics if they are inconsistent.

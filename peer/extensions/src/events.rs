@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use daskwire_messages::Key;
 
 use super::context::{Awaited, Context, cost_of};
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 /// The events by their names. Those that are not set and not waited for take no memory.
 #[derive(Debug, Default)]
@@ -56,7 +56,10 @@ impl Events {
         }
         context.reply_value(id, ());
         if let Some(flag) = self.0.get_mut(name) {
-            flag.is_set = true;
+            if !core::mem::replace(&mut flag.is_set, true) {
+                let name = name.clone();
+                context.change(|| Change::Event { name, is_set: true });
+            }
             for waiter in core::mem::take(&mut flag.waiters) {
                 context.end_wait(waiter);
                 context.reply_value(waiter, true);
@@ -66,10 +69,30 @@ impl Events {
 
     pub(crate) fn clear(&mut self, context: &mut Context, id: RequestId, name: &Key) {
         if let Some(flag) = self.0.get_mut(name) {
-            flag.is_set = false;
+            if core::mem::replace(&mut flag.is_set, false) {
+                let name = name.clone();
+                context.change(|| Change::Event {
+                    name,
+                    is_set: false,
+                });
+            }
             self.remove_unused(context, name);
         }
         context.reply_value(id, ());
+    }
+
+    /// Sets an event as it was before the end of a scheduler.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+    ) -> Result<(), RequestRefusal> {
+        self.create(context, &name)?;
+        if let Some(flag) = self.0.get_mut(&name) {
+            flag.is_set = true;
+        }
+        context.change(|| Change::Event { name, is_set: true });
+        Ok(())
     }
 
     pub(crate) fn is_set(&self, name: &Key) -> bool {
@@ -90,6 +113,16 @@ impl Events {
             self.0.remove(name);
             context.refund(cost_of(name));
         }
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn objects(&self) -> Vec<Change> {
+        let set = self.0.iter().filter(|(_, flag)| flag.is_set);
+        let changes = set.map(|(name, _)| Change::Event {
+            name: name.clone(),
+            is_set: true,
+        });
+        changes.collect()
     }
 
     /// The memory that all events count. Panics if an event is inconsistent.

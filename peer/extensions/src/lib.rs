@@ -25,12 +25,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 use core::time::Duration;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use daskwire_messages::Key;
 use daskwire_messages::protocol::{FromClient, Request};
 use daskwire_messages::quantity::seconds_of;
 
+mod change;
 mod context;
 mod datasets;
 mod error;
@@ -40,6 +41,7 @@ mod queues;
 mod semaphores;
 mod variables;
 
+pub use change::Change;
 pub use context::{Answer, Effect, Record};
 use context::{Awaited, Context, Handed, Timer};
 use datasets::Datasets;
@@ -100,6 +102,12 @@ pub const fn is_shared(request: &Request) -> bool {
     )
 }
 
+/// Whether a holder of this name holds results for shared objects.
+pub fn is_holder(name: &str) -> bool {
+    let prefixes = [variables::HOLDER, queues::HOLDER, datasets::HOLDER];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// The task of the future in a request.
 pub const fn task_of(request: &Request) -> Option<&Key> {
     match request {
@@ -148,8 +156,9 @@ impl Extensions {
                 Timer::Read { name, token } => {
                     self.variables.end_read(&mut self.context, &name, token);
                 }
-                Timer::Removed { name, key } => {
-                    self.queues.received(&mut self.context, &name, &key);
+                Timer::Removed { name, key, number } => {
+                    self.queues
+                        .end_removal(&mut self.context, &name, &key, number);
                 }
                 Timer::Lease { name, lease_id } => {
                     self.semaphores.release(&mut self.context, &name, &lease_id);
@@ -318,9 +327,8 @@ impl Extensions {
 
     /// Handles that a reply has been sent to its client.
     pub fn replied(&mut self, id: RequestId) {
-        if let Some(Handed::Items { values, .. }) = self.context.end_handover(id) {
-            let cost = values.iter().map(Record::cost).sum();
-            self.context.refund(cost);
+        if let Some(Handed::Items { name, values }) = self.context.end_handover(id) {
+            self.queues.sent(&mut self.context, &name, &values);
         }
     }
 
@@ -369,6 +377,129 @@ impl Extensions {
             Awaited::Flush { uid, .. } => self.datasets.leave(id, uid),
         }
         Some(awaited)
+    }
+
+    /// Has each change be among the effects, as [`Effect::Changed`].
+    pub fn keep_changes(&mut self) {
+        self.context.keeps_changes = true;
+    }
+
+    /// Makes a change that other objects had before the end of their scheduler. Changes are those that
+    /// say what there was, in their order; [`restored`](Self::restored) comes after them. They are
+    /// among the effects as others are, with numbers of their own.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestRefusal::Full`] if the memory is not enough.
+    /// * Others if the objects before the change cannot be those that it was made of.
+    pub fn restore(&mut self, change: Change) -> Result<(), RequestRefusal> {
+        let context = &mut self.context;
+        match change {
+            Change::Variable {
+                name,
+                value: Some(value),
+            } => self.variables.restore(context, name, value),
+            Change::Event { name, is_set: true } => self.events.restore(context, name),
+            Change::Queue {
+                name,
+                max_len: Some(max_len),
+            } => self.queues.restore(context, name, max_len),
+            Change::QueueUsers { name, count } => self.queues.restore_users(context, name, count),
+            Change::Item {
+                value: Some((name, value)),
+                ..
+            } => self.queues.restore_item(context, name, value),
+            Change::Semaphore {
+                name,
+                terms: Some(terms),
+            } => self.semaphores.restore(context, name, terms),
+            Change::Lease {
+                name,
+                lease_id,
+                is_held: true,
+            } => self.semaphores.restore_lease(context, name, lease_id),
+            Change::Locks {
+                holder,
+                locks: Some(locks),
+            } => self.multi_locks.restore(context, holder, locks),
+            Change::Dataset {
+                name,
+                value: Some(value),
+            } => self.datasets.restore(context, name, value),
+            Change::Variable { .. }
+            | Change::Event { .. }
+            | Change::Queue { .. }
+            | Change::Item { .. }
+            | Change::Semaphore { .. }
+            | Change::Lease { .. }
+            | Change::Locks { .. }
+            | Change::Dataset { .. } => {
+                let message = "what is gone cannot be restored".to_owned();
+                Err(RequestRefusal::wrong_value(message))
+            }
+        }
+    }
+
+    /// Ends the restoration of objects, with the results that are held for them by the names of their
+    /// holders. A result that no object uses was handed over, perhaps without a confirmation: it is
+    /// held for some time more, or is released.
+    pub fn restored(&mut self, held: impl IntoIterator<Item = (String, Key)>) {
+        let mut used: HashSet<(String, Key)> = HashSet::new();
+        let mut names: HashMap<String, Key> = HashMap::new();
+        for (holder, name, key) in self.variables.uses() {
+            used.extend(key.map(|key| (holder.clone(), key.clone())));
+            names.insert(holder, name.clone());
+        }
+        for (holder, key) in self.queues.uses().chain(self.datasets.uses()) {
+            used.insert((holder, key.clone()));
+        }
+        for (holder, name) in self.queues.names() {
+            names.insert(holder, name.clone());
+        }
+        let context = &mut self.context;
+        for place in held {
+            if !is_holder(&place.0) || used.contains(&place) {
+                continue;
+            }
+            let (holder, key) = place;
+            let name = |prefix| {
+                let name = holder.strip_prefix(prefix)?;
+                // That of an object that is gone is a string, as nearly always.
+                Some(names.get(&holder).cloned().unwrap_or_else(|| name.into()))
+            };
+            let is_kept = if let Some(name) = name(variables::HOLDER) {
+                let restored = self.variables.restore_read(context, name, &key);
+                restored.is_ok()
+            } else if let Some(name) = name(queues::HOLDER) {
+                let restored = self.queues.restore_removed(context, name, key.clone());
+                restored.is_ok()
+            } else {
+                false
+            };
+            if !is_kept {
+                context.release(holder, &key);
+            }
+        }
+    }
+
+    /// Starts the time-outs of leases that were restored, from now on. Until then, they do not end.
+    pub fn start_leases(&mut self) {
+        self.semaphores.start_timers(&mut self.context);
+    }
+
+    /// The objects as changes that make them of none, with the values that replies hand over: those are
+    /// put back. The numbers of values are those of their order.
+    #[cfg(any(test, feature = "fuzzing"))]
+    #[doc(hidden)]
+    pub fn objects(&self) -> Vec<Change> {
+        let mut objects = self.variables.objects();
+        objects.extend(self.events.objects());
+        objects.extend(self.semaphores.objects());
+        objects.extend(self.multi_locks.objects());
+        objects.extend(self.datasets.objects());
+        objects.sort_by_cached_key(|object| format!("{object:?}"));
+        objects.extend(self.queues.objects(&self.context));
+        objects
     }
 
     /// Panics if the objects are inconsistent.

@@ -6,20 +6,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use daskwire_messages::Key;
 
 use super::context::{Answer, Awaited, Context, Handed, cost_of};
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
 pub(crate) struct MultiLocks {
     /// The holders of each lock and those that wait for it, in the order of their requests. The
     /// first has the lock. Since a request waits for all its locks from the same time on, no two
     /// wait for each other.
-    locks: HashMap<Key, BTreeMap<RequestId, Key>>,
+    locks: HashMap<Key, BTreeMap<Option<RequestId>, Key>>,
     holders: HashMap<Key, Holder>,
 }
 
 #[derive(Debug)]
 struct Holder {
-    request: RequestId,
+    /// `None` if it has got its locks from an earlier scheduler.
+    request: Option<RequestId>,
     /// The locks that it has or waits for.
     locks: BTreeSet<Key>,
     /// The number of further locks that it needs.
@@ -42,7 +43,12 @@ impl MultiLocks {
             let message = format!("num_locks must be from 1 to {given}, the number of locks");
             return context.reply(id, Err(RequestRefusal::wrong_value(message)));
         };
-        if self.holders.contains_key(&holder) {
+        if let Some(known) = self.holders.get(&holder) {
+            let has_these = known.locks.iter().all(|lock| locks.contains(lock));
+            if known.request.is_none() && has_these && known.locks.len() >= count {
+                // Its client repeats a request of which it has lost the reply.
+                return context.reply_value(id, true);
+            }
             let message = format!("{holder} has acquired its locks, or waits for them");
             return context.reply(id, Err(RequestRefusal::wrong_value(message)));
         }
@@ -60,10 +66,10 @@ impl MultiLocks {
         }
         for lock in &locks {
             let waiters = self.locks.entry(lock.clone()).or_default();
-            waiters.insert(id, holder.clone());
+            waiters.insert(Some(id), holder.clone());
         }
         let request = Holder {
-            request: id,
+            request: Some(id),
             locks,
             missing_count: count.saturating_sub(free_count),
         };
@@ -87,21 +93,58 @@ impl MultiLocks {
         let Some(request) = self.holders.get_mut(&holder) else {
             return;
         };
-        let id = request.request;
+        let Some(id) = request.request else {
+            return;
+        };
         request.locks.retain(|lock| {
             let Some(waiters) = self.locks.get_mut(lock) else {
                 return false;
             };
-            let has_lock = waiters.keys().next() == Some(&id);
+            let has_lock = waiters.keys().next() == Some(&Some(id));
             if !has_lock {
-                waiters.remove(&id);
+                waiters.remove(&Some(id));
                 context.refund(cost_of(lock));
             }
             has_lock
         });
+        context.change(|| Change::Locks {
+            holder: holder.clone(),
+            locks: Some(request.locks.iter().cloned().collect()),
+        });
         context.end_wait(id);
         context.hand_over(id, Handed::Locks { holder });
         context.reply_value(id, true);
+    }
+
+    /// Gives a holder locks as it had them before the end of a scheduler.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        holder: Key,
+        locks: Vec<Key>,
+    ) -> Result<(), RequestRefusal> {
+        let locks: BTreeSet<Key> = locks.into_iter().collect();
+        let is_taken = |lock: &Key| self.locks.contains_key(lock);
+        if self.holders.contains_key(&holder) || locks.is_empty() || locks.iter().any(is_taken) {
+            let message = format!("{holder} cannot have its locks");
+            return Err(RequestRefusal::wrong_value(message));
+        }
+        context.charge(cost_of(&holder) + locks.iter().map(cost_of).sum::<usize>())?;
+        for lock in &locks {
+            let waiters = self.locks.entry(lock.clone()).or_default();
+            waiters.insert(None, holder.clone());
+        }
+        context.change(|| Change::Locks {
+            holder: holder.clone(),
+            locks: Some(locks.iter().cloned().collect()),
+        });
+        let request = Holder {
+            request: None,
+            locks,
+            missing_count: 0,
+        };
+        self.holders.insert(holder, request);
+        Ok(())
     }
 
     pub(crate) fn release(
@@ -124,7 +167,15 @@ impl MultiLocks {
         let Some(request) = self.holders.remove(holder) else {
             return false;
         };
-        context.end_wait(request.request);
+        if let Some(id) = request.request {
+            context.end_wait(id);
+        }
+        if request.missing_count == 0 {
+            context.change(|| Change::Locks {
+                holder: holder.clone(),
+                locks: None,
+            });
+        }
         context.refund(cost_of(holder));
         for lock in &request.locks {
             context.refund(cost_of(lock));
@@ -148,13 +199,24 @@ impl MultiLocks {
         true
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn objects(&self) -> Vec<Change> {
+        let holders = self.holders.iter();
+        let holders = holders.filter(|(_, holder)| holder.missing_count == 0);
+        let changes = holders.map(|(name, holder)| Change::Locks {
+            holder: name.clone(),
+            locks: Some(holder.locks.iter().cloned().collect()),
+        });
+        changes.collect()
+    }
+
     /// The memory that all locks count. Panics if a lock is inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, holder) in &self.holders {
             cost += cost_of(name) + holder.locks.iter().map(cost_of).sum::<usize>();
-            let awaited = context.awaited(holder.request);
+            let awaited = holder.request.and_then(|id| context.awaited(id));
             let waits = matches!(awaited, Some(Awaited::Locks { holder: of }) if of == name);
             assert_eq!(waits, holder.missing_count > 0);
             let has = |lock: &&Key| self.locks[*lock].values().next() == Some(name);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use daskwire_messages::Key;
 
 use super::context::{Answer, Awaited, Context, Handed, Timer, TimerId, cost_of};
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
 pub(crate) struct Semaphores(HashMap<Key, Semaphore>);
@@ -42,11 +42,8 @@ impl Semaphore {
         if old.is_none() {
             context.charge(cost_of(id))?;
         }
-        let (name, lease_id) = (name.clone(), id.clone());
-        let end = self
-            .lease_timeout
-            .and_then(|after| context.now.checked_add(after));
-        let timer = end.map(|end| context.start_timer(end, Timer::Lease { name, lease_id }));
+        let name = name.clone();
+        let timer = start_timer(context, self.lease_timeout, &name, id);
         match old {
             Some(lease) => {
                 lease.request = request.or(lease.request);
@@ -56,6 +53,11 @@ impl Semaphore {
             }
             None => {
                 self.leases.insert(id.clone(), Lease { request, timer });
+                context.change(|| Change::Lease {
+                    name,
+                    lease_id: id.clone(),
+                    is_held: true,
+                });
             }
         }
         Ok(())
@@ -83,8 +85,28 @@ impl Semaphore {
     }
 }
 
+/// Starts the timer that ends a lease, unless it does not end.
+fn start_timer(
+    context: &mut Context,
+    lease_timeout: Option<Duration>,
+    name: &Key,
+    lease_id: &Key,
+) -> Option<TimerId> {
+    let end = context.now.checked_add(lease_timeout?)?;
+    let (name, lease_id) = (name.clone(), lease_id.clone());
+    Some(context.start_timer(end, Timer::Lease { name, lease_id }))
+}
+
 fn missing(name: &Key) -> RequestRefusal {
     RequestRefusal::UnknownSemaphore { name: name.clone() }
+}
+
+fn ended(name: &Key, lease_id: &Key) -> Change {
+    Change::Lease {
+        name: name.clone(),
+        lease_id: lease_id.clone(),
+        is_held: false,
+    }
 }
 
 impl Semaphores {
@@ -108,14 +130,74 @@ impl Semaphores {
                 // As in Dask, leases with a time-out of zero do not end.
                 let lease_timeout = lease_timeout.filter(|seconds| *seconds > 0.0);
                 let lease_timeout = lease_timeout.map(Duration::try_from_secs_f64);
-                let semaphore = Semaphore {
-                    max_leases,
-                    lease_timeout: lease_timeout.and_then(Result::ok),
-                    leases: HashMap::new(),
-                    waiters: BTreeMap::new(),
-                };
-                self.0.insert(name, semaphore);
+                self.insert(context, name, (max_leases, lease_timeout.and_then(Result::ok)));
                 Ok(Answer::Value(().into()))
+            }
+        }
+    }
+
+    fn insert(&mut self, context: &mut Context, name: Key, terms: (i64, Option<Duration>)) {
+        let semaphore = Semaphore {
+            max_leases: terms.0,
+            lease_timeout: terms.1,
+            leases: HashMap::new(),
+            waiters: BTreeMap::new(),
+        };
+        self.0.insert(name.clone(), semaphore);
+        let terms = Some(terms);
+        context.change(|| Change::Semaphore { name, terms });
+    }
+
+    /// Registers a semaphore as it was before the end of a scheduler.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+        terms: (i64, Option<Duration>),
+    ) -> Result<(), RequestRefusal> {
+        if self.0.contains_key(&name) {
+            let message = format!("{name} is registered twice");
+            return Err(RequestRefusal::wrong_value(message));
+        }
+        context.charge(cost_of(&name))?;
+        self.insert(context, name, terms);
+        Ok(())
+    }
+
+    /// Grants a lease as it was before the end of a scheduler. It does not end before
+    /// [`start_timers`](Self::start_timers).
+    pub(crate) fn restore_lease(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+        lease_id: Key,
+    ) -> Result<(), RequestRefusal> {
+        let semaphore = self.0.get_mut(&name).ok_or_else(|| missing(&name))?;
+        if semaphore.leases.contains_key(&lease_id) {
+            let message = format!("{lease_id} is granted twice");
+            return Err(RequestRefusal::wrong_value(message));
+        }
+        context.charge(cost_of(&lease_id))?;
+        let lease = Lease {
+            request: None,
+            timer: None,
+        };
+        semaphore.leases.insert(lease_id.clone(), lease);
+        context.change(|| Change::Lease {
+            name,
+            lease_id,
+            is_held: true,
+        });
+        Ok(())
+    }
+
+    /// Starts the time-outs of restored leases that were not refreshed meanwhile.
+    pub(crate) fn start_timers(&mut self, context: &mut Context) {
+        for (name, semaphore) in &mut self.0 {
+            for (id, lease) in &mut semaphore.leases {
+                if lease.timer.is_none() {
+                    lease.timer = start_timer(context, semaphore.lease_timeout, name, id);
+                }
             }
         }
     }
@@ -153,6 +235,7 @@ impl Semaphores {
             if let Some(timer) = lease.timer {
                 context.stop_timer(timer);
             }
+            context.change(|| ended(name, lease_id));
             semaphore.grant(context, name);
         }
     }
@@ -198,7 +281,12 @@ impl Semaphores {
             if let Some(timer) = lease.timer {
                 context.stop_timer(timer);
             }
+            context.change(|| ended(name, &id));
         }
+        context.change(|| Change::Semaphore {
+            name: name.clone(),
+            terms: None,
+        });
         for id in semaphore.waiters.into_keys() {
             context.end_wait(id);
             context.reply(id, Err(missing(name)));
@@ -216,6 +304,23 @@ impl Semaphores {
         if let Some(semaphore) = self.0.get_mut(name) {
             semaphore.waiters.remove(&id);
         }
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn objects(&self) -> Vec<Change> {
+        let mut objects = Vec::new();
+        for (name, semaphore) in &self.0 {
+            objects.push(Change::Semaphore {
+                name: name.clone(),
+                terms: Some((semaphore.max_leases, semaphore.lease_timeout)),
+            });
+            objects.extend(semaphore.leases.keys().map(|lease_id| Change::Lease {
+                name: name.clone(),
+                lease_id: lease_id.clone(),
+                is_held: true,
+            }));
+        }
+        objects
     }
 
     /// The memory that all semaphores count. Panics if one is inconsistent.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use daskwire_messages::Key;
 
 use super::context::{Answer, Awaited, Context, HANDOVER, Handed, Record, Timer, TimerId, cost_of};
-use super::{RequestId, RequestRefusal};
+use super::{Change, RequestId, RequestRefusal};
 
 /// The variables by their names.
 #[derive(Debug, Default)]
@@ -25,9 +25,12 @@ struct Variable {
     read_counts: HashMap<Key, usize>,
 }
 
+/// How the names of the clients that hold results of this kind begin.
+pub(crate) const HOLDER: &str = "variable-";
+
 /// The name of the client that holds the result of a variable.
 fn holder(name: &Key) -> String {
-    format!("variable-{name}")
+    format!("{HOLDER}{name}")
 }
 
 impl Variables {
@@ -59,6 +62,10 @@ impl Variables {
         if let Some(key) = record.key() {
             context.hold(holder(name), key);
         }
+        context.change(|| Change::Variable {
+            name: name.clone(),
+            value: Some(record.clone()),
+        });
         let variable = self.0.get_mut(name);
         let old = variable.and_then(|variable| variable.record.replace(record));
         if let Some(old) = old {
@@ -146,6 +153,64 @@ impl Variables {
         context.reply(id, Ok(Answer::Read(record, token)));
     }
 
+    /// Sets a variable as it was before the end of a scheduler.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+        record: Record,
+    ) -> Result<(), RequestRefusal> {
+        if self.0.contains_key(&name) {
+            return Err(RequestRefusal::wrong_value(format!("{name} is set twice")));
+        }
+        context.charge(record.cost())?;
+        if let Err(refusal) = self.create(context, &name) {
+            context.refund(record.cost());
+            return Err(refusal);
+        }
+        if let Some(variable) = self.0.get_mut(&name) {
+            variable.record = Some(record.clone());
+        }
+        context.change(|| Change::Variable {
+            name,
+            value: Some(record),
+        });
+        Ok(())
+    }
+
+    /// The results that variables use, by the names of their holders, and the names of the variables.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (String, &Key, Option<&Key>)> {
+        let variables = self.0.iter();
+        variables.map(|(name, variable)| {
+            let value = variable.record.as_ref();
+            (holder(name), name, value.and_then(Record::key))
+        })
+    }
+
+    /// Keeps a result that a client had read before the end of a scheduler, and that is not the value
+    /// any more, or may not be confirmed.
+    pub(crate) fn restore_read(
+        &mut self,
+        context: &mut Context,
+        name: Key,
+        key: &Key,
+    ) -> Result<(), RequestRefusal> {
+        context.charge(cost_of(key))?;
+        if let Err(refusal) = self.create(context, &name) {
+            context.refund(cost_of(key));
+            return Err(refusal);
+        }
+        if let Some(variable) = self.0.get_mut(&name) {
+            // Those of requests count from below.
+            let token = u64::MAX - variable.reads.len() as u64;
+            let timer = Timer::Read { name, token };
+            let timer = context.start_timer(context.now + HANDOVER, timer);
+            variable.reads.insert(token, (key.clone(), timer));
+            *variable.read_counts.entry(key.clone()).or_default() += 1;
+        }
+        Ok(())
+    }
+
     /// Ends a read: it is confirmed, or its reader has gone.
     pub(crate) fn end_read(&mut self, context: &mut Context, name: &Key, token: u64) {
         let Some(variable) = self.0.get_mut(name) else {
@@ -178,6 +243,10 @@ impl Variables {
     pub(crate) fn delete(&mut self, context: &mut Context, name: &Key) {
         let variable = self.0.get_mut(name);
         if let Some(old) = variable.and_then(|variable| variable.record.take()) {
+            context.change(|| Change::Variable {
+                name: name.clone(),
+                value: None,
+            });
             self.discard(context, name, &old);
             self.remove_unused(context, name);
         }
@@ -192,6 +261,16 @@ impl Variables {
             self.0.remove(name);
             context.refund(cost_of(name));
         }
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn objects(&self) -> Vec<Change> {
+        let set = self.0.iter().filter(|(_, variable)| variable.record.is_some());
+        let changes = set.map(|(name, variable)| Change::Variable {
+            name: name.clone(),
+            value: variable.record.clone(),
+        });
+        changes.collect()
     }
 
     /// The memory that all variables count, and their numbers of waiting requests, timers and

@@ -14,6 +14,7 @@ mod events;
 mod multi_locks;
 mod queues;
 mod random;
+mod restored;
 mod semaphores;
 mod variables;
 
@@ -26,6 +27,8 @@ struct World {
     held: BTreeSet<(String, Key)>,
     replies: BTreeMap<RequestId, Result<Answer, RequestRefusal>>,
     last_id: u64,
+    /// The changes since the objects were restored.
+    changes: Vec<Change>,
 }
 
 impl World {
@@ -35,13 +38,20 @@ impl World {
 
     fn with_limit(max_len: usize) -> Self {
         Self {
-            extensions: Extensions::new(max_len),
+            extensions: Self::extensions(max_len),
             now: Duration::from_secs(1_000),
             tasks: BTreeSet::new(),
             held: BTreeSet::new(),
             replies: BTreeMap::new(),
             last_id: 0,
+            changes: Vec::new(),
         }
+    }
+
+    fn extensions(max_len: usize) -> Extensions {
+        let mut extensions = Extensions::new(max_len);
+        extensions.keep_changes();
+        extensions
     }
 
     fn settle(&mut self) {
@@ -54,6 +64,7 @@ impl World {
                 Effect::Hold { holder, key } => {
                     self.held.insert((holder, key));
                 }
+                Effect::Changed(change) => self.changes.push(change),
                 Effect::Release { holder, key } => {
                     assert!(self.held.remove(&(holder, key)), "it was not held");
                 }

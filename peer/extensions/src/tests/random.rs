@@ -260,7 +260,24 @@ impl Storm {
         }
     }
 
+    /// Ends the objects, and makes them again of their changes. Clients have got what was answered,
+    /// but not what was to be handed over to them.
+    fn kill(&mut self) {
+        for (id, request) in self.open.clone() {
+            let is_get = matches!(request, Request::QueueGet(_) | Request::VariableGet(_));
+            if !is_get && !self.world.waits(id) {
+                self.deliver(id);
+            }
+        }
+        self.open.clear();
+        self.world.restore();
+    }
+
     fn run(seed: u64) {
+        Self::run_with(seed, false);
+    }
+
+    fn run_with(seed: u64, is_killed: bool) {
         let mut storm = Self {
             world: World::new(),
             random: Random(seed),
@@ -288,15 +305,18 @@ impl Storm {
         }
         for step in 0..300 {
             storm.step();
+            if is_killed && storm.random.below(20) == 0 {
+                storm.kill();
+            }
             if step == 150 {
                 storm.world.add_task("y");
             }
         }
-        storm.clear(seed);
+        storm.clear(seed, is_killed);
     }
 
     /// Ends everything, and compares what was put with what was got.
-    fn clear(&mut self, seed: u64) {
+    fn clear(&mut self, seed: u64, is_killed: bool) {
         for id in self.open.keys().copied().collect::<Vec<_>>() {
             match self.world.waits(id) {
                 true => {
@@ -328,6 +348,10 @@ impl Storm {
                 ..QueueRelease::default()
             });
         }
+        if is_killed {
+            // What earlier objects handed over is not confirmed.
+            self.world.pass(301.0);
+        }
         for message in core::mem::take(&mut self.reads) {
             self.world.message(message);
         }
@@ -353,5 +377,12 @@ impl Storm {
 fn random_requests_lose_nothing() {
     for seed in 1..=300 {
         Storm::run(seed);
+    }
+}
+
+#[test]
+fn objects_that_are_restored_at_any_time_lose_nothing() {
+    for seed in 1..=300 {
+        Storm::run_with(seed, true);
     }
 }

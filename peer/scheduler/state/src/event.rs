@@ -244,6 +244,14 @@ pub enum SchedulerInput {
     ObserveEnds(bool),
     /// Turns [`Action::Published`] on or off. Default: off.
     ObserveTopics(bool),
+    /// A plugin was registered, or is not any more. The journal has only its name, so that a scheduler
+    /// that continues can say that it is missing.
+    PluginRegistered {
+        /// Its name.
+        name: String,
+        /// Whether it is registered.
+        is_registered: bool,
+    },
     /// The time for workers to return is over: the tasks of a state that was restored from a journal
     /// may run, see [`Restoring`](super::Restoring).
     Resumed,

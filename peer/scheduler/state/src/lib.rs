@@ -787,6 +787,10 @@ impl State {
             SchedulerInput::WatchTasks(is_watched) => self.is_watched = is_watched,
             SchedulerInput::ObserveEnds(is_observed) => self.task_stream.is_observed = is_observed,
             SchedulerInput::ObserveTopics(is_observed) => self.is_observed = is_observed,
+            SchedulerInput::PluginRegistered {
+                name,
+                is_registered,
+            } => self.journal_plugin(&name, is_registered),
             SchedulerInput::Resumed => self.resume(),
             SchedulerInput::Close => self.close(),
         }

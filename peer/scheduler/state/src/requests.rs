@@ -63,6 +63,7 @@ impl State {
                     let reply = reply.map(|answer| self.answer(answer));
                     self.actions.push(Action::Reply(id, reply));
                 }
+                Effect::Changed(change) => self.journal_change(&change),
                 Effect::Hold { holder, key } => {
                     let holder = self.holder(&holder);
                     self.desire_part(holder, self.confirmation_of(holder), vec![key]);

@@ -23,6 +23,10 @@ pub struct Live {
     metadata: HashMap<Box<[u8]>, u64>,
     /// The number of records of metadata that were noted, and that were selected.
     metadata_counts: [u64; 2],
+    /// The number of the last record of each place of shared objects and plugins that are there.
+    objects: HashMap<(Kind, Box<[u8]>), u64>,
+    /// As of metadata.
+    objects_counts: [u64; 2],
     /// The same for records of graphs.
     graphs_counts: [u64; 2],
 }
@@ -136,6 +140,14 @@ impl Live {
                 self.metadata.insert(path.into(), self.metadata_counts[0]);
             }
             Kind::Demands | Kind::Failure | Kind::Actor => {}
+            kind => {
+                self.objects_counts[0] += 1;
+                let place = (kind, content.bytes()?.into());
+                match content.is_empty() {
+                    true => drop(self.objects.remove(&place)),
+                    false => drop(self.objects.insert(place, self.objects_counts[0])),
+                }
+            }
         }
         Ok(())
     }
@@ -202,6 +214,11 @@ impl Live {
             | Kind::Forgotten
             | Kind::Unwanted
             | Kind::Retried => false,
+            kind => {
+                self.objects_counts[1] += 1;
+                let place = (kind, content.bytes()?.into());
+                self.objects.get(&place) == Some(&self.objects_counts[1])
+            }
         })
     }
 }

@@ -1,7 +1,8 @@
 //! The journal: what a scheduler needs to know to continue after it has ended.
 //!
 //! A [`State`] that [keeps a journal](State::keep_journal) writes a record for each task that it
-//! knows, in the form in which workers get it, for what clients want, for failures and for metadata.
+//! knows, in the form in which workers get it, for what clients want, for failures, for metadata and for
+//! what clients share.
 //! Results are not in it: workers return with those that they hold
 //! ([`Returned`](daskwire_messages::protocol::Returned)). After the end of the scheduler, a
 //! [`Restoring`] makes a state of the records; [`Live`] says which of them still matter, so that a
@@ -30,6 +31,7 @@ use super::{ClientId, State, WorkerId};
 mod live;
 mod record;
 mod restore;
+mod shared;
 
 pub use live::Live;
 pub use record::RecordError;
@@ -130,6 +132,7 @@ impl State {
     /// Begins a journal of a state to which no event has come yet.
     pub fn keep_journal(&mut self) {
         self.journal.get_or_insert_default();
+        self.extensions.keep_changes();
     }
 
     /// Begins a part of the journal that does not refer to demands and failures of those before, which

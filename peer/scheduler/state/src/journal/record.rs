@@ -7,8 +7,10 @@ use daskwire::msgpack::Reader as Document;
 use daskwire_messages::graph::Calls;
 use daskwire_messages::{Key, Serialized, Value};
 
+use super::shared::has_place;
+
 /// The kinds of records, each with the content that follows its first number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// A client has joined, or holds results in its name: the name.
@@ -43,10 +45,31 @@ pub(super) enum Kind {
     Metadata = 15,
     /// A client may return: the number of its graphs that were handled.
     Graphs = 16,
+    // The others begin with the place of what they are about, see `shared`.
+    /// A variable: its value.
+    Variable = 17,
+    /// An event that is set.
+    Event = 18,
+    /// A queue: its maximum number of values.
+    Queue = 19,
+    /// A queue with several users: their number.
+    QueueUsers = 20,
+    /// A value of a queue: the name of the queue, and the value. Its place is its number.
+    Item = 21,
+    /// A semaphore: its maximum number of leases, and their time-out.
+    Semaphore = 22,
+    /// A lease: its place is the name of the semaphore, and its id.
+    Lease = 23,
+    /// A holder of locks: their names.
+    Locks = 24,
+    /// A dataset: the keys of its tasks, and its data.
+    Dataset = 25,
+    /// A plugin that was registered: its place is its name.
+    Plugin = 26,
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 26] = [
         Self::Client,
         Self::ClientLeft,
         Self::Demands,
@@ -63,6 +86,16 @@ impl Kind {
         Self::WorkerLeft,
         Self::Metadata,
         Self::Graphs,
+        Self::Variable,
+        Self::Event,
+        Self::Queue,
+        Self::QueueUsers,
+        Self::Item,
+        Self::Semaphore,
+        Self::Lease,
+        Self::Locks,
+        Self::Dataset,
+        Self::Plugin,
     ];
 
     fn read(code: u8) -> Option<Self> {
@@ -173,7 +206,7 @@ impl Writer<'_> {
 /// A record, whose content is read field by field.
 pub(super) struct Record<'r> {
     pub(super) kind: Kind,
-    /// The number that the record is about; that of the bytes before it for metadata.
+    /// The number that the record is about; 0 if it is about something that has none.
     pub(super) number: u64,
     pub(super) content: Content<'r>,
     /// The record as it was written.
@@ -217,6 +250,7 @@ impl<'r> Records<'r> {
         let raw = &all.rest[..self.content.at - all.at];
         let number = match kind {
             Kind::Metadata => 0,
+            kind if has_place(kind) => 0,
             _ => content.number()?,
         };
         Ok(Some(Record {
@@ -236,6 +270,14 @@ pub(super) struct Content<'r> {
 }
 
 impl<'r> Content<'r> {
+    pub(super) const fn of(bytes: &'r [u8]) -> Self {
+        Self { rest: bytes, at: 0 }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(super) fn expected(&self, expected: &'static str) -> RecordError {
         RecordError {
             at: self.at,
@@ -327,7 +369,14 @@ impl<'r> Content<'r> {
     /// Reads keys that follow each other, to the end of a byte string.
     pub(super) fn keys(&mut self) -> Result<Vec<Key>, RecordError> {
         let at = *self;
-        let bytes = self.bytes()?;
+        let keys = Self::of(self.bytes()?).keys_to_end();
+        keys.map_err(|_| at.expected("keys"))
+    }
+
+    /// Reads keys that follow each other, to the end.
+    pub(super) fn keys_to_end(self) -> Result<Vec<Key>, RecordError> {
+        let at = self;
+        let bytes = self.rest;
         let mut document = Document::new(bytes);
         let mut keys = Vec::new();
         while document.position() < bytes.len() {

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use daskwire_extensions::{Change, RequestRefusal, is_holder};
 use daskwire_messages::graph::Calls;
 use daskwire_messages::{Key, Value};
 
@@ -14,6 +15,7 @@ use super::super::submission::{Demands, Failure, Resources};
 use super::super::{ClientId, Policy, State};
 use super::calls_of;
 use super::record::{Content, Kind, Record, RecordError, Records};
+use super::shared;
 
 /// Makes a state of the records of a journal that still matter, in their order.
 ///
@@ -41,6 +43,8 @@ pub(crate) struct Held {
     pub(crate) groups: BTreeMap<(usize, Calls), GroupId>,
     /// The addresses of the workers that had joined, and can return.
     awaited: Vec<String>,
+    /// The names of the plugins that were registered.
+    plugins: Vec<String>,
 }
 
 impl Restoring {
@@ -50,6 +54,7 @@ impl Restoring {
         state.now = now;
         state.last_transition = now;
         state.keep_journal();
+        state.extensions.advance(now);
         Self {
             state,
             clients: HashMap::new(),
@@ -80,6 +85,17 @@ impl Restoring {
 
     /// Returns the state.
     pub fn finish(mut self) -> State {
+        let state = &mut self.state;
+        let holders = state.clients.values();
+        let holders = holders.filter(|client| client.is_holder() && is_holder(&client.name));
+        let tasks = &state.tasks;
+        let held = holders.flat_map(|client| {
+            let keys = client.wants.keys().map(|id| tasks[*id].key.clone());
+            keys.map(|key| (client.name.to_string(), key))
+        });
+        state.extensions.restored(held);
+        // Tasks that are released are kept with the others until the state is resumed.
+        state.settle_requests(false);
         self.state.held = Some(Box::new(self.held));
         self.state
     }
@@ -159,8 +175,39 @@ impl Restoring {
             | Kind::Forgotten
             | Kind::Unwanted
             | Kind::Retried => return Err(content.expected("a record that matters")),
+            Kind::Plugin => {
+                let name = content.string()?;
+                content.number()?;
+                self.held.plugins.push(name.to_owned());
+            }
+            Kind::Item => {
+                content.bytes()?;
+                let at = content;
+                let change = shared::read_item(&mut content)?;
+                self.add_change(change, at)?;
+            }
+            kind => {
+                let place = content.bytes()?;
+                let at = content;
+                let change = shared::read(kind, place, &mut content)?;
+                self.add_change(change, at)?;
+            }
         }
         content.finish()
+    }
+
+    fn add_change(&mut self, change: Change, at: Content<'_>) -> Result<(), RecordError> {
+        let restored = self.state.extensions.restore(change);
+        restored.map_err(|refusal| match refusal {
+            RequestRefusal::Full { .. } => at.expected(
+                "a shared object within the limit of memory (`max_shared_len`), which is lower than \
+                 that of the scheduler that wrote the record",
+            ),
+            _ => at.expected("a shared object that agrees with those before"),
+        })?;
+        // They are written to the new journal.
+        self.state.settle_requests(false);
+        Ok(())
     }
 
     fn task(&self, number: u64, at: Content<'_>) -> Result<TaskId, RecordError> {
@@ -287,10 +334,18 @@ impl State {
         workers.any(|worker| worker.is_none_or(|worker| worker.returning.is_some()))
     }
 
+    /// The names of plugins that were registered, until a restored state is resumed. They have to be
+    /// registered again: a journal does not have them.
+    pub fn lost_plugins(&self) -> &[String] {
+        self.held.as_ref().map_or(&[], |held| &held.plugins)
+    }
+
     /// Lets the tasks of a restored state run.
     pub(crate) fn resume(&mut self) {
         self.set_stimulus("resume");
         if let Some(held) = self.held.take() {
+            // Those who have leases can refresh them from now on.
+            self.extensions.start_leases();
             self.start(Job::Resume(held));
         }
         self.settle();
