@@ -73,10 +73,17 @@ impl Simulation {
             }
         }
         let finished = self.finished_keys();
+        let (objects, mut held) = self.shared_objects();
         let slice_len = self.state.slice_len;
         self.state = self.restored();
         self.state.slice_len = slice_len;
         self.state.check();
+        let restored = self.shared_objects();
+        assert_eq!(restored.0, objects);
+        // What a dataset had before it was replaced may be about to be released.
+        held.retain(|place| !restored.1.contains(place));
+        let is_dataset = |place: &(String, Key)| place.0.starts_with("published-");
+        assert!(held.iter().all(is_dataset), "{held:?} are not held any more");
         self.work.clear();
         self.worker_work.clear();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
@@ -99,6 +106,7 @@ impl Simulation {
             let status = self.state.status(key);
             assert_eq!(status, Some(TaskState::Memory), "{key}");
         }
+        self.return_reader();
         let clients = core::mem::take(&mut self.clients);
         for (client, views) in clients {
             let name = self.names[&client].clone();
@@ -121,6 +129,8 @@ impl Simulation {
         let mut simulation = Self::new(seed);
         simulation.is_plain = true;
         simulation.state.policy.client_grace = Duration::from_secs(1);
+        // Workers send no heartbeats.
+        simulation.state.policy.worker_ttl = None;
         simulation.restart_with_journal();
         simulation.add_worker();
         for _ in 0..400 {
@@ -134,7 +144,9 @@ impl Simulation {
         simulation.finish(seed);
         // A scheduler that continues now has nothing to do.
         simulation.keep_journal();
-        assert_eq!(simulation.restored().task_count(), 0);
+        let restored = simulation.restored();
+        assert_eq!(restored.task_count(), 0);
+        assert_eq!(restored.extensions.objects(), []);
         kept_count
     }
 
@@ -149,6 +161,7 @@ impl Simulation {
         for name in NAMES {
             self.add_client(name, Some(false));
         }
+        self.open_shared();
     }
 }
 

@@ -1,5 +1,7 @@
 //! Random requests about shared objects, with futures of random tasks.
 
+use daskwire_extensions::{Change, is_holder};
+
 use super::*;
 
 const QUEUE: &str = "q";
@@ -24,6 +26,12 @@ impl Simulation {
             name: "reader".to_owned(),
             versions: Value::None,
             returning: None,
+        });
+        self.request(SemaphoreRegister {
+            name: Key::from("s"),
+            max_leases: 2,
+            lease_timeout: Some(1.0),
+            ..SemaphoreRegister::default()
         });
         self.request(QueueCreate {
             name: Key::from(QUEUE),
@@ -91,7 +99,9 @@ impl Simulation {
     pub(super) fn share(&mut self) {
         let name = Key::from(["v", "w"][self.number(2)]);
         let key = Key::from(self.key());
-        match self.number(12) {
+        let count = self.number(2);
+        let holder = Key::from(["h", "i", "j"][self.number(3)]);
+        match self.number(20) {
             0 | 1 => self.request(VariableSet {
                 name,
                 key: Some(key),
@@ -137,6 +147,42 @@ impl Simulation {
                 }
             }
             9 => self.end_request(true),
+            10 => self.request(EventSet {
+                name,
+                ..EventSet::default()
+            }),
+            11 => self.request(EventClear {
+                name,
+                ..EventClear::default()
+            }),
+            12 => self.request(SemaphoreAcquire {
+                name: Key::from("s"),
+                lease_id: holder,
+                timeout: Some(1.0),
+                ..SemaphoreAcquire::default()
+            }),
+            13 => self.request(SemaphoreRelease {
+                name: Key::from("s"),
+                lease_id: holder,
+                ..SemaphoreRelease::default()
+            }),
+            14 => self.request(MultiLockAcquire {
+                id: holder,
+                locks: vec![name, Key::from("x")],
+                num_locks: Some(count as i64 + 1),
+                timeout: Some(1.0),
+                ..MultiLockAcquire::default()
+            }),
+            15 => self.request(MultiLockRelease {
+                id: holder,
+                ..MultiLockRelease::default()
+            }),
+            16 => self.request(QueuePut {
+                name: Key::from(QUEUE),
+                data: Some(Value::from(self.shared.last_id)),
+                timeout: Some(1.0),
+                ..QueuePut::default()
+            }),
             _ => self.end_request(false),
         }
     }
@@ -146,7 +192,21 @@ impl Simulation {
         while !self.shared.open.is_empty() {
             self.end_request(true);
         }
+        self.request(SemaphoreClose {
+            name: Key::from("s"),
+            ..SemaphoreClose::default()
+        });
+        for id in ["h", "i", "j"].map(Key::from) {
+            self.request(MultiLockRelease {
+                id,
+                ..MultiLockRelease::default()
+            });
+        }
         for name in ["v", "w"].map(Key::from) {
+            self.request(EventClear {
+                name: name.clone(),
+                ..EventClear::default()
+            });
             self.request(PublishDelete {
                 name: Some(name.clone()),
                 ..PublishDelete::default()
@@ -166,5 +226,35 @@ impl Simulation {
             self.handle(SchedulerInput::FromClient(READER, message));
         }
         self.handle(SchedulerInput::ClientLeft(READER));
+        if self.is_plain {
+            // What was handed over before a kill is not confirmed.
+            self.now += Duration::from_secs(301);
+            self.handle(SchedulerInput::Tick);
+        }
+    }
+
+    /// What is shared, and the results that are held for it.
+    pub(super) fn shared_objects(&self) -> (Vec<Change>, BTreeSet<(String, Key)>) {
+        let mut held = BTreeSet::new();
+        for (_, task) in self.state.tasks.iter() {
+            let clients = task.wanted_by.iter();
+            let clients = clients.filter_map(|id| self.state.clients.get(id));
+            for client in clients.filter(|client| is_holder(&client.name)) {
+                held.insert((client.name.to_string(), task.key.clone()));
+            }
+        }
+        (self.state.extensions.objects(), held)
+    }
+
+    /// Ends all requests with their comms. The client that has sent them returns.
+    pub(super) fn return_reader(&mut self) {
+        self.shared.open.clear();
+        self.shared.replies.clear();
+        self.handle(SchedulerInput::ClientJoined {
+            id: READER,
+            name: "reader".to_owned(),
+            versions: Value::None,
+            returning: Some(true),
+        });
     }
 }
