@@ -202,7 +202,9 @@ impl Datasets {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let datasets = self.by_name.iter();
-        datasets.map(|(name, dataset)| dataset.change(name)).collect()
+        datasets
+            .map(|(name, dataset)| dataset.change(name))
+            .collect()
     }
 
     /// The memory that all datasets count. Panics if they are inconsistent.

@@ -86,7 +86,11 @@ impl Queues {
             return context.reply(id, Err(refusal));
         }
         let max_len = max_len.filter(|len| *len > 0).unwrap_or(i64::MAX);
-        self.insert(context, name, usize::try_from(max_len).unwrap_or(usize::MAX));
+        self.insert(
+            context,
+            name,
+            usize::try_from(max_len).unwrap_or(usize::MAX),
+        );
         context.reply_value(id, ());
     }
 

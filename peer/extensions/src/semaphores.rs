@@ -130,7 +130,11 @@ impl Semaphores {
                 // As in Dask, leases with a time-out of zero do not end.
                 let lease_timeout = lease_timeout.filter(|seconds| *seconds > 0.0);
                 let lease_timeout = lease_timeout.map(Duration::try_from_secs_f64);
-                self.insert(context, name, (max_leases, lease_timeout.and_then(Result::ok)));
+                self.insert(
+                    context,
+                    name,
+                    (max_leases, lease_timeout.and_then(Result::ok)),
+                );
                 Ok(Answer::Value(().into()))
             }
         }

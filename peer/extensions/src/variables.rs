@@ -265,7 +265,10 @@ impl Variables {
 
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
-        let set = self.0.iter().filter(|(_, variable)| variable.record.is_some());
+        let set = self
+            .0
+            .iter()
+            .filter(|(_, variable)| variable.record.is_some());
         let changes = set.map(|(name, variable)| Change::Variable {
             name: name.clone(),
             value: variable.record.clone(),

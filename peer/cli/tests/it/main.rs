@@ -9,6 +9,8 @@ mod connections;
 mod diagnose;
 mod functions_with_dask;
 mod inspect;
+#[cfg(target_os = "linux")]
+mod journal_shared;
 mod journey;
 mod old_schedulers;
 #[cfg(unix)]

@@ -26,6 +26,12 @@ pub(crate) fn scheduler(arguments: &[&str], variables: &[(&str, &str)]) -> Peer 
     start(&[&local[..], arguments].concat(), variables)
 }
 
+/// Starts `daskwire scheduler` at a port of the loopback interface.
+pub(crate) fn scheduler_at(port: &str, arguments: &[&str]) -> Peer {
+    let local = ["scheduler", "--host", "127.0.0.1", "--port", port];
+    start(&[&local[..], arguments].concat(), &[])
+}
+
 /// Runs checks of a client in Python.
 fn client(address: &str, steps: &[&str]) -> Peer {
     let arguments = [&[address][..], steps].concat();

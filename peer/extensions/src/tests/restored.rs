@@ -191,7 +191,9 @@ fn results_that_were_handed_over_are_held_until_they_are_confirmed_or_some_time_
         name: Key::from("v"),
         ..VariableDelete::default()
     });
-    world.held.insert(("published-d".to_owned(), Key::from("x")));
+    world
+        .held
+        .insert(("published-d".to_owned(), Key::from("x")));
     world.restore();
     assert_eq!(world.holders("x"), ["queue-q", "variable-v"]);
     world.message(QueueReceived {

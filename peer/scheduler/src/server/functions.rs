@@ -340,7 +340,10 @@ impl Shared {
 
     /// Gives up plugins, which cannot be registered again.
     fn plugins_failed(&self, why: &str, registered: &mut Registered) {
-        let names = registered.drain(..).map(|(name, _)| name);
+        let names = registered.drain(..).map(|(name, _)| {
+            self.note_plugin("scheduler", &name, false);
+            name
+        });
         let names = names.collect::<Vec<_>>().join(", ");
         let lost = match names.is_empty() {
             true => String::new(),
@@ -412,6 +415,7 @@ impl Shared {
                     if let Some(name) = part.reply.get("registered").and_then(Value::as_str) {
                         registered.retain(|(known, _)| known != name);
                         registered.push((name.to_owned(), Some(request)));
+                        self.note_plugin("scheduler", name, true);
                     } else if let Some(name) = repeated {
                         let why = part.reply.get("exception_text").and_then(Value::as_str);
                         let why = why.unwrap_or("no reason");
@@ -438,7 +442,13 @@ impl Shared {
                 }
             },
             FromPlugins::PluginsChanged(plugins) => {
-                registered.retain(|(name, _)| plugins.names.contains(name));
+                registered.retain(|(name, _)| {
+                    let is_kept = plugins.names.contains(name);
+                    if !is_kept {
+                        self.note_plugin("scheduler", name, false);
+                    }
+                    is_kept
+                });
                 let saved = plugins.saved.into_iter().map(|(name, plugin)| {
                     let request = Unknown::new("restore_plugin");
                     let request = request.field("plugin", Value::Bytes(plugin));
@@ -446,6 +456,7 @@ impl Shared {
                 });
                 let unsaved = plugins.unsaved.into_iter().map(|name| (name, None));
                 for (name, request) in saved.chain(unsaved) {
+                    self.note_plugin("scheduler", &name, true);
                     registered.retain(|(known, _)| *known != name);
                     registered.push((name, request));
                 }

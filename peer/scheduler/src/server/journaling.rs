@@ -31,6 +31,10 @@ impl Shared {
                 len: restored.torn_len,
             });
         }
+        let plugins = self.inspect(|state| state.lost_plugins().to_vec());
+        if !plugins.is_empty() {
+            self.notify(&Notice::PluginsMissing { plugins });
+        }
         if restored.task_count > 0 {
             self.notify(&Notice::JournalRead {
                 directory,

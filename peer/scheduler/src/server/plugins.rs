@@ -11,15 +11,24 @@ use daskwire_messages::protocol::{Broadcast, Field as _, RegisterSchedulerPlugin
 use daskwire_messages::value::{Object, Serialized};
 use daskwire_rpc::channel::Channel;
 
-use super::Shared;
 use super::operations::reason;
 use super::reply::{Reply, refused};
+use super::{SchedulerInput, Shared};
 
 /// The processes that a plugin is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PluginKind {
     Worker,
     Nanny,
+}
+
+impl PluginKind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Nanny => "nanny",
+        }
+    }
 }
 
 /// The plugins of workers and nannies: their names and pickles, in the order of their
@@ -158,6 +167,16 @@ impl Shared {
         channel.close().await;
     }
 
+    /// Has the journal say that a plugin of a kind of process is registered, or is not any more.
+    pub(super) fn note_plugin(&self, kind: &str, name: &str, is_registered: bool) {
+        if self.has_journal() {
+            self.handle(SchedulerInput::PluginRegistered {
+                name: format!("{name} ({kind})"),
+                is_registered,
+            });
+        }
+    }
+
     /// Stores a plugin, and sends it to all workers or nannies. Returns their replies.
     pub(super) async fn add_plugin(
         self: &Arc<Self>,
@@ -169,7 +188,7 @@ impl Shared {
         let keep = idempotent.unwrap_or(false);
         let max_len = self.options.policy.max_shared_len;
         match self.plugins.insert(kind, (&name, &plugin), keep, max_len) {
-            Inserted::Stored => {}
+            Inserted::Stored => self.note_plugin(kind.name(), &name, true),
             Inserted::Kept => return Reply::Value(Value::Dict([].into())),
             Inserted::Full => {
                 let message = format!("the scheduler stores at most {max_len} bytes of plugins");
@@ -186,14 +205,16 @@ impl Shared {
 
     /// Removes a plugin from all workers or nannies. Returns their replies.
     pub(super) async fn remove_plugin(self: &Arc<Self>, kind: PluginKind, name: String) -> Reply {
-        let (what, op) = match kind {
-            PluginKind::Worker => ("worker", "plugin-remove"),
-            PluginKind::Nanny => ("nanny", "plugin_remove"),
+        let what = kind.name();
+        let op = match kind {
+            PluginKind::Worker => "plugin-remove",
+            PluginKind::Nanny => "plugin_remove",
         };
         if !self.plugins.remove(kind, &name) {
             let message = format!("The {what} plugin {name} does not exist");
             return refused("ValueError", &message);
         }
+        self.note_plugin(what, &name, false);
         self.send_plugin(kind, Unknown::new(op).field("name", name))
             .await
     }

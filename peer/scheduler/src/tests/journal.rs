@@ -301,3 +301,128 @@ fn the_length_of_a_journal_is_bounded() {
     assert_eq!((state.task_count(), restored.task_count), (10, 10));
     assert!((3990..4000).all(|number| has(&state, &format!("t-{number}"))));
 }
+
+#[tokio::test]
+async fn a_scheduler_continues_with_what_clients_share() {
+    let scratch = Scratch::new("shared");
+    let options = scratch.options().with_sync(JournalSync::Always);
+    let first = start(options.clone(), "inproc://journal-shared-first").await;
+    let mut client = Client::new(first.address(), "me").await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    until(|| first.inspect(State::task_count) == 1).await;
+    let name = || Key::from("n");
+    let requests: [Request; 8] = [
+        VariableSet {
+            name: name(),
+            key: Some(Key::from("x")),
+            ..VariableSet::default()
+        }
+        .into(),
+        QueueCreate {
+            name: name(),
+            ..QueueCreate::default()
+        }
+        .into(),
+        put(1),
+        put(2),
+        EventSet {
+            name: name(),
+            ..EventSet::default()
+        }
+        .into(),
+        SemaphoreRegister {
+            name: name(),
+            max_leases: 1,
+            lease_timeout: Some(30.0),
+            ..SemaphoreRegister::default()
+        }
+        .into(),
+        acquire("one"),
+        RegisterWorkerPlugin {
+            name: "mine".to_owned(),
+            plugin: Value::Bytes(b"pickle".to_vec().into()),
+            ..RegisterWorkerPlugin::default()
+        }
+        .into(),
+    ];
+    for request in requests {
+        client.call::<Value>(request).await.expect("it replies");
+    }
+    let published = client.call::<Value>(PublishPut {
+        name: Some(name()),
+        keys: vec![Key::from("x")],
+        data: Value::list([1, 2]),
+        ..PublishPut::default()
+    });
+    published.await.expect("it replies");
+    assert_eq!(value_of(client.call(get()).await), Value::from(1));
+    first.suspend().await;
+
+    let notices: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&notices);
+    let on_notice = Arc::new(move |notice: &Notice| lock(&kept).push(notice.to_string()));
+    let all = Options::default()
+        .with_journal(options)
+        .with_on_notice(on_notice);
+    let second = scheduler_with("inproc://journal-shared-second", all).await;
+    let missing = "these plugins were registered, and have to be registered again: mine (worker)";
+    until(|| lock(&notices).iter().any(|notice| notice == missing)).await;
+    let mut client = Client::new(second.address(), "other").await;
+    let read = VariableGet {
+        name: name(),
+        ..VariableGet::default()
+    };
+    assert_eq!(value_of(client.call(read).await), Value::from("x"));
+    assert_eq!(value_of(client.call(get()).await), Value::from(2));
+    let is_set = EventIsSet {
+        name: name(),
+        ..EventIsSet::default()
+    };
+    let is_set: Value = client.call(is_set).await.expect("it replies");
+    assert_eq!(is_set, Value::from(true));
+    for (lease_id, is_granted) in [("two", false), ("one", true)] {
+        let granted: Value = client.call(acquire(lease_id)).await.expect("it replies");
+        assert_eq!(granted, Value::from(is_granted), "{lease_id}");
+    }
+    let dataset = PublishGet {
+        name: Some(name()),
+        ..PublishGet::default()
+    };
+    let dataset: Value = client.call(dataset).await.expect("it replies");
+    assert_eq!(dataset.get("data"), Some(&Value::list([1, 2])));
+    second.close().await;
+}
+
+fn put(value: i64) -> Request {
+    let put = QueuePut {
+        name: Key::from("n"),
+        data: Some(Value::from(value)),
+        ..QueuePut::default()
+    };
+    put.into()
+}
+
+fn get() -> Request {
+    let get = QueueGet {
+        name: Key::from("n"),
+        timeout: Some(5.0),
+        ..QueueGet::default()
+    };
+    get.into()
+}
+
+fn acquire(lease_id: &str) -> Request {
+    let acquire = SemaphoreAcquire {
+        name: Key::from("n"),
+        lease_id: Key::from(lease_id),
+        timeout: Some(0.0),
+        ..SemaphoreAcquire::default()
+    };
+    acquire.into()
+}
+
+/// The value of a record that clients share.
+fn value_of<E: fmt::Debug>(reply: Result<Value, E>) -> Value {
+    let record = reply.expect("it replies");
+    record.get("value").expect("a record").clone()
+}

@@ -135,6 +135,11 @@ pub enum Notice {
         /// The number of workers that had joined, and can return.
         worker_count: usize,
     },
+    /// Plugins were registered with the scheduler that wrote a journal. They have to be registered again.
+    PluginsMissing {
+        /// Their names, each with the kind of process that it is for.
+        plugins: Vec<String>,
+    },
     /// The end of a journal was not written whole, and is ignored.
     JournalTorn {
         /// The directory.
@@ -294,6 +299,11 @@ impl fmt::Display for Notice {
                 f,
                 "continues with {task_count} tasks from the journal {directory}, and waits for \
                  {worker_count} workers"
+            ),
+            Self::PluginsMissing { plugins } => write!(
+                f,
+                "these plugins were registered, and have to be registered again: {}",
+                plugins.join(", ")
             ),
             Self::JournalTorn { directory, len } => write!(
                 f,

@@ -83,7 +83,10 @@ impl Simulation {
         // What a dataset had before it was replaced may be about to be released.
         held.retain(|place| !restored.1.contains(place));
         let is_dataset = |place: &(String, Key)| place.0.starts_with("published-");
-        assert!(held.iter().all(is_dataset), "{held:?} are not held any more");
+        assert!(
+            held.iter().all(is_dataset),
+            "{held:?} are not held any more"
+        );
         self.work.clear();
         self.worker_work.clear();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
