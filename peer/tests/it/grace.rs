@@ -233,6 +233,8 @@ async fn a_client_that_is_away_for_too_long_is_told_so() {
     let setting = Setting::new(Duration::from_millis(300)).await;
     let future = setting.count("x");
     assert_eq!(result(&future).await, Value::from(7));
+    // Until it is acknowledged: the task would be submitted again otherwise.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     setting.link.disconnect();
     let scheduler = setting.cluster.scheduler();
     daskwire_testing::cluster::until("the grace", || {
