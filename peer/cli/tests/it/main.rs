@@ -9,6 +9,7 @@ mod connections;
 mod diagnose;
 mod functions_with_dask;
 mod inspect;
+mod journal;
 #[cfg(target_os = "linux")]
 mod journal_shared;
 mod journey;

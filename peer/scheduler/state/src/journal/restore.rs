@@ -12,7 +12,7 @@ use super::super::groups::GroupId;
 use super::super::model::{Priority, RunSpec, TaskId, TaskStage};
 use super::super::slices::Job;
 use super::super::submission::{Demands, Failure, Resources};
-use super::super::{ClientId, Policy, State};
+use super::super::{ClientId, Policy, State, WorkerId};
 use super::calls_of;
 use super::record::{Content, Kind, Record, RecordError, Records};
 use super::shared;
@@ -41,10 +41,10 @@ pub(crate) struct Held {
     /// The number of tasks that were activated, if they are needed.
     activated_count: usize,
     pub(crate) groups: BTreeMap<(usize, Calls), GroupId>,
-    /// The addresses of the workers that had joined, and can return.
-    awaited: Vec<String>,
     /// The names of the plugins that were registered.
     plugins: Vec<String>,
+    /// The workers that had joined and can return: their numbers in the journal, and addresses.
+    awaited: Vec<(WorkerId, String)>,
 }
 
 impl Restoring {
@@ -169,7 +169,14 @@ impl Restoring {
                 // What was accepted before is accepted again.
                 let _ = self.state.set_metadata(&path, value);
             }
-            Kind::Worker => self.held.awaited.push(content.string()?.to_owned()),
+            Kind::Worker => {
+                let address = content.string()?.to_owned();
+                // Not one that a caller assigns to a worker.
+                let id = WorkerId(u64::MAX - self.held.awaited.len() as u64);
+                // The next scheduler has to wait for it, too, if this one ends before it returns.
+                self.state.journal_worker(id, &address);
+                self.held.awaited.push((id, address));
+            }
             Kind::ClientLeft
             | Kind::WorkerLeft
             | Kind::Forgotten
@@ -327,7 +334,7 @@ impl State {
     /// tasks of a restored state are kept from running.
     pub fn awaits_workers(&self) -> bool {
         let awaited = self.held.iter().flat_map(|held| &held.awaited);
-        let mut workers = awaited.map(|address| {
+        let mut workers = awaited.map(|(_, address)| {
             let id = self.by_address.get(address)?;
             self.workers.get(id)
         });
@@ -346,6 +353,9 @@ impl State {
         if let Some(held) = self.held.take() {
             // Those who have leases can refresh them from now on.
             self.extensions.start_leases();
+            for (id, _) in &held.awaited {
+                self.journal_worker_left(*id);
+            }
             self.start(Job::Resume(held));
         }
         self.settle();
@@ -359,6 +369,10 @@ impl State {
                 let task = &self.tasks[id];
                 if matches!(task.stage, TaskStage::Released) && !task.wanted_by.is_empty() {
                     self.activate(id);
+                }
+                if held.activated_count == held.ids.len() {
+                    // With the next slice, all that the last ones need is activated.
+                    return false;
                 }
             } else if let Some(id) = held.ids.pop() {
                 held.activated_count = held.ids.len();

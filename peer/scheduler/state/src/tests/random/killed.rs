@@ -174,6 +174,72 @@ fn schedulers_that_are_killed_at_any_time_continue() {
     assert!(kept_count > 200, "{kept_count}");
 }
 
+/// Continues from the journal of a cluster. Returns the new journal.
+fn restart(cluster: &mut Cluster, records: &[u8]) -> Vec<u8> {
+    let mut live = Live::default();
+    live.note(records).expect("they were written");
+    let mut selected = Vec::new();
+    let selecting = live.select(records, &mut selected);
+    selecting.expect("they were written");
+    let mut restoring = Restoring::new(Policy::default(), Duration::ZERO);
+    restoring.add(&selected).expect("they were written");
+    let mut written = Vec::new();
+    restoring.take_journal(&mut written);
+    cluster.state = restoring.finish();
+    cluster.running.clear();
+    written
+}
+
+#[test]
+fn results_that_only_waiting_tasks_need_are_kept() {
+    let mut cluster = Cluster::new();
+    cluster.state.keep_journal();
+    let client = cluster.client("me");
+    let worker = cluster.worker("tcp://a:1", 1);
+    let keys: Vec<String> = (0..20).map(|number| format!("t-{number}")).collect();
+    let mut tasks = vec![add(&keys[0], &[])];
+    tasks.extend(keys.windows(2).map(|pair| add(&pair[1], &[&pair[0]])));
+    cluster.submit(client, tasks, &["t-19"]);
+    for key in &keys[..19] {
+        cluster.finish(worker, key);
+    }
+    let mut records = Vec::new();
+    cluster.state.take_journal(&mut records);
+    restart(&mut cluster, &records);
+    let worker = cluster.worker_with("tcp://a:1", 1, &[]);
+    cluster.handle(SchedulerInput::DataStored {
+        client: None,
+        who_has: vec![(Key::from("t-18"), vec!["tcp://a:1".to_owned()])],
+        nbytes: Vec::new(),
+    });
+    cluster.handle(SchedulerInput::Resumed);
+    assert_eq!(cluster.status("t-18"), Some(TaskState::Memory));
+    assert_eq!(cluster.assigned_to("t-19"), Some(worker));
+    assert_eq!(cluster.running.len(), 1);
+}
+
+#[test]
+fn workers_are_awaited_until_the_state_is_resumed() {
+    let mut cluster = Cluster::new();
+    cluster.state.keep_journal();
+    cluster.worker("tcp://a:1", 1);
+    let mut records = Vec::new();
+    cluster.state.take_journal(&mut records);
+    // Two schedulers in a row are killed before the worker has returned.
+    for _ in 0..2 {
+        records = restart(&mut cluster, &records);
+        assert!(cluster.state.awaits_workers());
+    }
+    let worker = cluster.worker("tcp://a:1", 1);
+    assert!(!cluster.state.awaits_workers());
+    cluster.state.take_journal(&mut records);
+    cluster.handle(SchedulerInput::Resumed);
+    cluster.lose_worker(worker);
+    cluster.state.take_journal(&mut records);
+    restart(&mut cluster, &records);
+    assert!(!cluster.state.awaits_workers());
+}
+
 #[test]
 fn damaged_records_are_errors() {
     let mut simulation = Simulation::new(3);

@@ -1,0 +1,127 @@
+//! Schedulers that are killed, and others that continue from their journals.
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use daskwire_peer::client::SubmitOptions;
+use daskwire_peer::graph::{Argument, Graph, Task};
+use daskwire_peer::worker::{Context, Functions, Worker};
+use daskwire_peer::{Client, Key};
+use daskwire_testing::{Peer, address_after};
+
+use crate::support::scratch::Scratch;
+
+/// Number of tasks of the graph, and of schedulers that are killed while it runs. With
+/// `DASKWIRE_KILLS=200`, as many are killed, and the graph has 10,000 tasks.
+fn sizes() -> (usize, usize) {
+    let kills = std::env::var("DASKWIRE_KILLS").ok();
+    match kills.and_then(|kills| kills.parse().ok()) {
+        Some(kills) => (10_000, kills),
+        None => (1_000, 4),
+    }
+}
+
+/// How often each task was run.
+type Runs = Arc<Mutex<HashMap<Key, usize>>>;
+
+/// The result of a task, which does not grow with the number of tasks.
+fn sum(values: &[i64]) -> i64 {
+    values.iter().sum::<i64>() % 1_000_003
+}
+
+/// `node` adds its arguments, takes some milliseconds, and counts its runs.
+fn functions(runs: &Runs) -> Functions {
+    let runs = Arc::clone(runs);
+    Functions::builtins().function("node", move |context: Context, values: Vec<i64>| {
+        let mut runs = runs.lock().unwrap_or_else(PoisonError::into_inner);
+        *runs.entry(context.key().clone()).or_default() += 1;
+        drop(runs);
+        std::thread::sleep(Duration::from_millis(2));
+        sum(&values)
+    })
+}
+
+/// Starts a scheduler at an address, or a free port of the loopback interface.
+fn scheduler(directory: &Scratch, address: Option<&str>, sync: &str) -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    let port = address.and_then(|address| address.rsplit(':').next());
+    command.args(["scheduler", "--host", "127.0.0.1", "--no-dashboard"]);
+    command.args(["--port", port.unwrap_or("0"), "--journal-sync", sync]);
+    command.arg("--journal").arg(directory.path());
+    Peer::spawn_command("scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    })
+}
+
+/// A graph in rows of 50, whose tasks add two of the row before.
+fn graph(task_count: usize) -> (Graph, Vec<Key>, Vec<i64>) {
+    const ROW: usize = 50;
+    let key = |number: usize| Key::from(format!("node-{number}"));
+    let mut values: Vec<i64> = Vec::new();
+    let mut tasks = Vec::new();
+    for number in 0..task_count {
+        let above: Vec<usize> = match number.checked_sub(ROW) {
+            None => Vec::new(),
+            Some(above) => vec![above, above - above % ROW + (above + 1) % ROW],
+        };
+        let own = number as i64;
+        let added: Vec<i64> = above.iter().map(|above| values[*above]).collect();
+        values.push(sum(&[&added[..], &[own]].concat()));
+        let arguments = above.iter().map(|above| Argument::from(&key(*above)));
+        let arguments = arguments.chain([Argument::from(own)]);
+        tasks.push((number, arguments.collect::<Vec<Argument>>()));
+    }
+    let graph = tasks.into_iter().map(|(number, arguments)| {
+        Task::new(key(number), "native:node", [Argument::list(arguments)])
+    });
+    let last = task_count - ROW..task_count;
+    let wanted = last.clone().map(key).collect();
+    (graph.collect(), wanted, values[last].to_vec())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
+    let directory = Scratch::new("journal-kills");
+    let (task_count, kill_count) = sizes();
+    let runs = Runs::default();
+    let mut killed = scheduler(&directory, None, "always");
+    let address = killed.address().to_owned();
+    let mut workers = Vec::new();
+    for name in ["one", "two"] {
+        let worker = Worker::builder(address.parse().expect("an address"));
+        let worker = worker.name(name).nthreads(2).functions(functions(&runs));
+        workers.push(worker.start().await.expect("it starts"));
+    }
+    let client = Client::connect(&address).await.expect("it connects");
+    let (graph, keys, expected) = graph(task_count);
+    let futures = client.submit_graph(&graph, keys, &SubmitOptions::default());
+    let futures = futures.expect("it is connected");
+    let ran = |runs: &Runs| runs.lock().unwrap_or_else(PoisonError::into_inner).len();
+    for kill in 1..=kill_count {
+        // At any point of the graph, also before it was accepted.
+        let until = task_count * (kill - 1) / kill_count;
+        while ran(&runs) < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::task::block_in_place(|| {
+            killed.signal("KILL");
+            killed.ended();
+            killed = scheduler(&directory, Some(&address), "always");
+        });
+    }
+    let results = client.gather(&futures).await.expect("all are computed");
+    let results: Result<Vec<i64>, _> = results.into_iter().map(i64::try_from).collect();
+    assert_eq!(results.expect("numbers"), expected);
+    let runs = runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!(runs.len(), task_count);
+    let again: Vec<_> = runs.iter().filter(|(_, count)| **count != 1).collect();
+    assert!(again.is_empty(), "{again:?}\n{}", killed.log());
+    client.close().await.expect("it is connected");
+    for worker in workers {
+        worker.close().await;
+    }
+    let log = killed.log();
+    assert!(log.contains("continues with"), "{log}");
+}
