@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use crate::support::client::client_at;
 use daskwire_peer::client::{ConnectError, SubmitError, TaskError, TypedFuture};
 use daskwire_peer::scheduler::Scheduler;
+use daskwire_peer::value::Optional;
 use daskwire_peer::{Array, Client, ErrorKind, Value};
 use daskwire_testing::{Environment, Peer};
 use serde::Deserialize;
@@ -65,6 +66,12 @@ async fn results_are_converted_with_and_without_serde() {
         point.deserialize::<Point>().await.expect("a point"),
         Point { x: 1.0, y: 0.5 }
     );
+
+    let warm = client.submit_as::<Optional<Celsius>>("builtins.abs", 300.0);
+    let warm = warm.expect("submitted").await.expect("warm");
+    assert_eq!(warm, Optional(Some(Celsius(27.0))));
+    let none = client.submit_as::<Optional<Celsius>>("builtins.print", ());
+    assert_eq!(none.expect("submitted").await.expect("None").0, None);
 
     let cold = client.submit_as::<Celsius>("operator.neg", 1.0);
     let error = cold.expect("submitted").await.expect_err("too cold");
@@ -150,6 +157,26 @@ async fn errors_have_kinds() {
     assert_eq!(daskwire_peer::Error::from(full).kind(), ErrorKind::Refused);
     let unheard = Scheduler::start([], Default::default()).expect_err("no listeners");
     assert_eq!(unheard.kind(), ErrorKind::Invalid);
+}
+
+/// Python sees `operator.methodcaller("native:hypot")`, and says something about attributes.
+#[tokio::test]
+async fn errors_say_that_a_function_is_one_of_workers_in_rust() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    for (arguments, name) in [(vec![3.0], "hypot"), (vec![3.0, 4.0], "NAME")] {
+        let future = client.submit("native:hypot", arguments).expect("submitted");
+        let error = future.result().await.expect_err("no worker in Rust");
+        let note = format!(
+            "\nnative:{name} is a function of workers in Rust, and this task ran in Python: "
+        );
+        assert!(error.to_string().contains(&note), "{error}");
+        // Tasks that need the result have the same exception.
+        let next = client.submit("operator.neg", &future).expect("submitted");
+        let next = next.result().await.expect_err("its argument failed");
+        assert!(next.to_string().contains(&note), "{next}");
+    }
+    client.close().await.expect("it closes");
 }
 
 #[tokio::test]

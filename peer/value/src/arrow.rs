@@ -244,7 +244,10 @@ fn of_serialized(serialized: &Serialized) -> Result<Vec<RecordBatch>, TableError
     let not_a_table = || TableError::NotATable {
         found: serialized.to_string(),
     };
-    let (pickle, buffers) = serialized.pickle().map_err(|_| not_a_table())?;
+    let (pickle, buffers) = serialized.pickle().map_err(|error| match error {
+        ValueError::Unknown { .. } => not_a_table(),
+        error => error.into(),
+    })?;
     let tree = Tree::with_buffers(&pickle, &buffers).map_err(ValueError::from)?;
     match pandas::columns(&tree, &pickle, &buffers)? {
         Some(columns) => Ok(vec![batch(columns)?]),

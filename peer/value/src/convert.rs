@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Array, Items, Serialized, Value};
+use super::{Array, Items, Serialized, Value, ValueError};
 
 /// The error that a value, or a part of it, is not of the requested type.
 ///
@@ -20,6 +20,7 @@ use super::{Array, Items, Serialized, Value};
 /// assert_eq!(error.to_string(), "expected i64, found str at [1]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WrongType {
     /// The requested type, such as `i64`.
     pub wanted: Cow<'static, str>,
@@ -44,6 +45,18 @@ impl WrongType {
                 },
                 value => value.type_name().to_owned().into(),
             },
+            path: String::new(),
+        }
+    }
+
+    /// The error that a value would be of the wanted type if it could be read.
+    pub(crate) fn of_unreadable(
+        wanted: impl Into<Cow<'static, str>>,
+        error: &dyn fmt::Display,
+    ) -> Self {
+        Self {
+            wanted: wanted.into(),
+            found: format!("bad data: {error}").into(),
             path: String::new(),
         }
     }
@@ -352,11 +365,18 @@ impl Value {
             }
             Self::Array(array) => match array.to_value() {
                 Ok(Self::List(items)) => Ok(items.into_vec()),
-                _ => Err(WrongType::new(wanted, &Self::Array(array))),
+                Ok(_) | Err(ValueError::Unknown { .. }) => {
+                    Err(WrongType::new(wanted, &Self::Array(array)))
+                }
+                Err(error) => Err(WrongType::of_unreadable(wanted, &error)),
             },
             Self::Serialized(serialized) => {
-                let elements = serialized.object_array();
-                elements.map_err(|_| WrongType::new(wanted, &Self::Serialized(serialized)))
+                serialized.object_array().map_err(|error| match error {
+                    ValueError::Unknown { .. } => {
+                        WrongType::new(wanted, &Self::Serialized(serialized))
+                    }
+                    error => WrongType::of_unreadable(wanted, &error),
+                })
             }
             other => Err(WrongType::new(wanted, &other)),
         }
@@ -545,14 +565,78 @@ tuples! {
     8: A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7;
 }
 
+impl Value {
+    /// Converts `None` to `None`, and other values into a type of the program.
+    ///
+    /// ```
+    /// use daskwire_value::Value;
+    /// struct Celsius(f64);
+    ///
+    /// impl TryFrom<Value> for Celsius {
+    ///     type Error = daskwire_value::WrongType;
+    ///
+    ///     fn try_from(value: Value) -> Result<Self, Self::Error> {
+    ///         f64::try_from(value).map(Self)
+    ///     }
+    /// }
+    /// assert!(Value::None.into_option::<Celsius>()?.is_none());
+    /// assert!(Value::from("warm").into_option::<Celsius>().is_err());
+    /// # Ok::<(), daskwire_value::WrongType>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of the conversion.
+    pub fn into_option<T: TryFrom<Self>>(self) -> Result<Option<T>, T::Error> {
+        match self {
+            Self::None => Ok(None),
+            value => T::try_from(value).map(Some),
+        }
+    }
+}
+
+/// An `Option` of a type of the program, to which a value converts. `Option<T>` itself converts for
+/// types of this crate and its features; Rust has no conversion to it for those of other crates.
+///
+/// ```
+/// use daskwire_value::{Optional, Value, WrongType};
+/// # #[derive(Debug, PartialEq)]
+/// struct Celsius(f64);
+///
+/// impl TryFrom<Value> for Celsius {
+///     type Error = WrongType;
+///
+///     fn try_from(value: Value) -> Result<Self, WrongType> {
+///         f64::try_from(value).map(Self)
+///     }
+/// }
+/// let value = Value::list([Value::from(21.5), Value::None]);
+/// let all = Vec::<Optional<Celsius>>::try_from(value)?;
+/// assert_eq!(all, [Optional(Some(Celsius(21.5))), Optional(None)]);
+/// # Ok::<(), WrongType>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Optional<T>(pub Option<T>);
+
+impl<T: TryFrom<Value>> TryFrom<Value> for Optional<T> {
+    type Error = T::Error;
+
+    fn try_from(value: Value) -> Result<Self, T::Error> {
+        value.into_option().map(Self)
+    }
+}
+
+impl<T: Into<Self>> From<Optional<T>> for Value {
+    fn from(value: Optional<T>) -> Self {
+        value.0.into()
+    }
+}
+
 /// Converts `None` to `None`, and other values to `Some`.
 pub(super) fn optional<T: TryFrom<Value, Error: Into<WrongType>>>(
     value: Value,
 ) -> Result<Option<T>, WrongType> {
-    match value {
-        Value::None => Ok(None),
-        value => T::try_from(value).map(Some).map_err(Into::into),
-    }
+    value.into_option().map_err(Into::into)
 }
 
 /// Conversions to `Option`, for each type: std has one for `Option<Value>`,

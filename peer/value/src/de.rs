@@ -176,7 +176,14 @@ impl De {
         let Value::Serialized(serialized) = &self.value else {
             return Ok(self);
         };
-        let opened = serialized.open_marking_unknown();
+        // Parts that Rust cannot read are values in themselves, for fields of type `Value`. With
+        // marks in their place, more can be read: containers that are nested too deep.
+        let opened = match serialized.open() {
+            Err(ValueError::Unknown { .. } | ValueError::TooLarge) => {
+                serialized.open_marking_unknown()
+            }
+            opened => opened,
+        };
         match opened.map_err(de::Error::custom)? {
             Value::Serialized(_) => Err(de::Error::custom("an object that is not opened")),
             value => Ok(Self { value, ..self }),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::convert::{sorted_entries, sorted_items};
-use super::{Array, Object, Serialized, Value};
+use super::{Array, Object, Optional, Serialized, Value};
 
 /// A conversion to a [`Value`] that may fail: what functions of a worker return.
 ///
@@ -72,6 +72,12 @@ into_value! {
 impl<T: IntoValue> IntoValue for Option<T> {
     fn into_value(self) -> Result<Value, Box<dyn Error + Send + Sync>> {
         self.map_or(Ok(Value::None), T::into_value)
+    }
+}
+
+impl<T: IntoValue> IntoValue for Optional<T> {
+    fn into_value(self) -> Result<Value, Box<dyn Error + Send + Sync>> {
+        self.0.into_value()
     }
 }
 

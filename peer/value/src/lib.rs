@@ -99,7 +99,7 @@ pub use array::Array;
 pub use arrow::TableError;
 #[doc(hidden)]
 pub use budget::Budget;
-pub use convert::WrongType;
+pub use convert::{Optional, WrongType};
 #[cfg(feature = "serde")]
 pub use de::{Serde, SerdeError};
 pub use into_value::IntoValue;

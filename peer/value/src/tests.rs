@@ -10,6 +10,16 @@ fn round_trip(value: &Value) -> Value {
 }
 
 #[test]
+fn the_error_of_damaged_data_has_its_cause() {
+    let pickle = Bytes::from_static(b"\x80\x04]");
+    let damaged = Value::Serialized(Serialized::of_written_pickle(pickle));
+    let error = Vec::<Value>::try_from(damaged).expect_err("it has no end");
+    let error = error.to_string();
+    let start = "expected a sequence, found bad data: the pickle is damaged: ";
+    assert!(error.starts_with(start), "{error}");
+}
+
+#[test]
 fn values_come_back_as_they_were() {
     let array = Array::from_slice(&[2, 2], &[1_i32, 2, 3, 4]).expect("four");
     let values = [
@@ -822,6 +832,27 @@ mod with_serde {
         let deep = Serialized::of_written_pickle(deep.into());
         let read = Value::Serialized(deep).deserialize();
         assert_eq!(read, Ok(Fit { slope: 2.0 }));
+    }
+
+    #[test]
+    fn a_field_that_is_a_value_may_hold_what_rust_cannot_read() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Fitted {
+            slope: f64,
+            other: Value,
+        }
+        // {'slope': 2, 'other': m.f}
+        let pickle = b"\x80\x04}(\x8c\x05slopeK\x02\x8c\x05other\x8c\x01m\x8c\x01f\x93u.";
+        let payload = Serialized::of_written_pickle(Bytes::from_static(pickle));
+        let opened = payload.open().expect("it is opened");
+        for value in [Value::Serialized(payload), opened] {
+            let fitted: Fitted = value.deserialize().expect("it is deserialized");
+            let Value::Serialized(other) = &fitted.other else {
+                panic!("{fitted:?}");
+            };
+            assert_eq!(other.described().as_deref(), Some("m.f"));
+            assert_eq!(fitted.slope, 2.0);
+        }
     }
 
     #[test]
