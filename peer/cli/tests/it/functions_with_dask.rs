@@ -41,6 +41,18 @@ fn functions() -> (Functions, Ended) {
             all.iter().map(|x| x * 2.0).collect()
         })
         .function("raise", raise)
+        .function("raise_as", |class: String| -> Result<(), RemoteError> {
+            Err(RemoteError::new(&class, "it failed"))
+        })
+        .function("raise_group", |class: String, members: Vec<String>| {
+            let members = members
+                .iter()
+                .map(|class| RemoteError::new(class, "member"));
+            Err::<(), _>(RemoteError {
+                exceptions: members.collect(),
+                ..RemoteError::new(&class, "several")
+            })
+        })
         .function("names", |Keywords(rest): Keywords<Value>| rest)
         .function("where", |context: Context| {
             context.log_event("visits", context.key().to_string());
@@ -333,6 +345,46 @@ async fn exceptions_keep_their_parts_in_both_directions() {
         ),
     ] {
         assert_eq!(cluster.python(code), value, "{code}");
+    }
+    // A module that fails, what is no class, and a class of something else.
+    cluster.python(
+        "import pathlib, sys, tempfile\n\
+         folder = tempfile.mkdtemp()\n\
+         pathlib.Path(folder, 'failing_module.py').write_text('1 / 0')\n\
+         sys.path.insert(0, folder)\n\
+         def raised(name, *args):\n\
+         \x20   return client.submit(native(name), *args).exception()",
+    );
+    for class in ["failing_module.Error", "os.path.join", "decimal.Decimal"] {
+        let (module, name) = class.rsplit_once('.').expect("a path");
+        assert_eq!(
+            cluster.python(&format!(
+                "other = raised('raise_as', '{class}')\n\
+                 type(other).__module__, type(other).__name__, type(other).__bases__, str(other)"
+            )),
+            format!("('{module}', '{name}', (<class 'RuntimeError'>,), 'it failed')")
+        );
+    }
+    // Python decides by the members which of its two classes a group has.
+    for (class, member, expected) in [
+        ("ExceptionGroup", "BaseException", "BaseExceptionGroup"),
+        ("BaseExceptionGroup", "BaseException", "BaseExceptionGroup"),
+        (
+            "ExceptionGroup",
+            "asyncio.CancelledError",
+            "BaseExceptionGroup",
+        ),
+        ("BaseExceptionGroup", "ValueError", "ExceptionGroup"),
+    ] {
+        let member_name = member.rsplit('.').next().unwrap_or(member);
+        assert_eq!(
+            cluster.python(&format!(
+                "other = raised('raise_group', '{class}', ['KeyError', '{member}'])\n\
+                 type(other).__name__, other.message, [type(member).__name__ for member in other.exceptions]"
+            )),
+            format!("('{expected}', 'several', ['KeyError', '{member_name}'])"),
+            "{class} of {member}"
+        );
     }
     // From Rust to Rust, by a scheduler in Python.
     let client = client_at(cluster.scheduler.address()).await;

@@ -628,7 +628,8 @@ impl<'t, 'p> Raised<'t, 'p> {
 }
 
 /// The module and the name of a class that is imported if it exists, as
-/// [`RemoteError::to_exception`] writes it: `next(filter(None, [locate(PATH), ...]))`.
+/// [`RemoteError::to_exception`] writes it:
+/// `next(filter(..., [excepts(Exception, locate)(PATH), ...]))`.
 fn imported<'p>(callable: Node<'_, 'p>, arguments: Node<'_, 'p>) -> Option<(&'p str, &'p str)> {
     let filter = arguments
         .items()
@@ -639,10 +640,11 @@ fn imported<'p>(callable: Node<'_, 'p>, arguments: Node<'_, 'p>) -> Option<(&'p 
         .exactly()
         .filter(|_| is_named(callable, "filter"))?;
     let (callable, arguments) = classes.items().next()?.as_call()?;
-    let [path] = arguments
-        .exactly()
-        .filter(|_| is_named(callable, "locate"))?;
-    path.as_str()?.rsplit_once('.')
+    let [path] = arguments.exactly()?;
+    let (excepts, arguments) = callable.as_call()?;
+    let [_, locate] = arguments.exactly()?;
+    let is_located = is_named(excepts, "excepts") && is_named(locate, "locate");
+    path.as_str()?.rsplit_once('.').filter(|_| is_located)
 }
 
 /// The state that is set after the creation of an object.

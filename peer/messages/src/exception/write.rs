@@ -94,9 +94,13 @@ impl RemoteError {
         let class = CLASSES.into_iter().find(|class| *class == self.class);
         match (members, class, located(&self.class)) {
             (Some(rest), _, place) => {
-                // The builtin class is missing before Python 3.11.
-                let place = place.unwrap_or(("builtins", "ExceptionGroup"));
-                write_class(writer, place);
+                let class = match self.class.as_str() {
+                    "BaseExceptionGroup" => "BaseExceptionGroup",
+                    _ if self.exceptions.iter().any(Self::is_base) => "BaseExceptionGroup",
+                    _ => "ExceptionGroup",
+                };
+                // The builtin classes are missing before Python 3.11.
+                write_class(writer, place.unwrap_or(("builtins", class)));
                 let exceptions = self.exceptions.iter().take(MEMBERS);
                 writer.tuple(2).str(self.group_message());
                 writer.list(exceptions.len());
@@ -137,6 +141,22 @@ impl RemoteError {
         if let Some((cause, rest)) = cause {
             writer.str("__cause__");
             cause.write_pickle(writer, rest);
+        }
+    }
+
+    /// Whether Python refuses the exception in an `ExceptionGroup`: those of its classes that are
+    /// no `Exception`, as [`write_pickle`](Self::write_pickle) writes them.
+    fn is_base(&self) -> bool {
+        match self.class.as_str() {
+            "BaseException"
+            | "builtins.BaseException"
+            | "builtins.GeneratorExit"
+            | "builtins.KeyboardInterrupt"
+            | "builtins.SystemExit"
+            | "asyncio.CancelledError"
+            | "asyncio.exceptions.CancelledError"
+            | "concurrent.futures.CancelledError" => true,
+            _ => self.exceptions.iter().any(Self::is_base),
         }
     }
 
@@ -182,16 +202,25 @@ fn located(class: &str) -> Option<(&str, &str)> {
 }
 
 /// Begins an instance of a class, which takes a tuple of arguments: of the class itself, if
-/// it can be imported, or of a class with its name:
-/// `next(filter(None, [locate(PATH), type(NAME, (RuntimeError,), {"__module__": MODULE})]))`.
+/// it can be imported and is one of exceptions, or of a class with its name:
+/// `next(filter(IS_EXCEPTION, [LOCATE(PATH), type(NAME, (RuntimeError,), {"__module__": MODULE})]))`.
+///
+/// `locate` fails if the module of the class does, and what tells classes of exceptions fails for
+/// what is no class. `excepts` of toolz, on which all releases of Dask depend, returns `None` then.
 fn write_class(writer: &mut Writer<'_, '_>, (module, name): (&str, &str)) {
     // The constructor of the class may take other arguments than its base.
     writer.newobj();
     writer.reduce().global("builtins", "next").tuple(1);
     writer.reduce().global("builtins", "filter").tuple(2);
-    writer.none().list(2);
-    writer.reduce().global("pydoc", "locate").tuple(1);
-    writer.str(&format!("{module}.{name}"));
+    let tried = |writer: &mut Writer<'_, '_>, module, function| {
+        writer.reduce().global("toolz.functoolz", "excepts");
+        writer.tuple(2).global("builtins", "Exception");
+        writer.global(module, function);
+    };
+    tried(writer, "builtins", "BaseException.__subclasscheck__");
+    writer.list(2).reduce();
+    tried(writer, "pydoc", "locate");
+    writer.tuple(1).str(&format!("{module}.{name}"));
     writer.reduce().global("builtins", "type").tuple(3);
     writer.str(name);
     writer.tuple(1).global("builtins", "RuntimeError");
