@@ -61,6 +61,9 @@ pub enum Connection {
 /// function that waits for one of these waits for itself. If it returns an error, or takes longer
 /// than [`ClientOptions::timeout`] or the time that is left to reconnect, the connection is given
 /// up, and the client tries again as after any failed attempt.
+///
+/// The client that the function gets does not keep the connection: if the program drops its last
+/// clone meanwhile, the client ends, and the function with it.
 #[derive(Clone)]
 pub struct OnReconnect(Arc<Hook>);
 

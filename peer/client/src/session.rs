@@ -40,13 +40,28 @@ pub(super) type SessionTask = Task<Result<(), RequestError>>;
 pub(super) struct Owner {
     shared: Arc<Shared>,
     /// Locked while the client is closed.
-    task: Mutex<SessionTask>,
+    task: Arc<Mutex<SessionTask>>,
+    /// Whether it is that of a client which the session gives to
+    /// [`OnReconnect`](super::OnReconnect): it does not keep the session.
+    is_borrowed: bool,
 }
 
 impl Owner {
     pub(super) fn new(shared: Arc<Shared>, task: SessionTask) -> Self {
-        let task = Mutex::new(task);
-        Self { shared, task }
+        Self {
+            shared,
+            task: Arc::new(Mutex::new(task)),
+            is_borrowed: false,
+        }
+    }
+
+    /// An owner that does not end the session when it is dropped.
+    pub(super) fn borrowed(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            task: Arc::clone(&self.task),
+            is_borrowed: true,
+        }
     }
 
     /// Notifies the scheduler that the client leaves, and waits until the message has arrived.
@@ -58,10 +73,17 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.is_borrowed {
+            return;
+        }
         self.shared.handle(ClientInput::End {
             reason: "the client was dropped".to_owned(),
         });
-        self.task.get_mut().abort();
+        // A lock that is held is that of `close` of a borrowed client, and ends with the session,
+        // which has just been told.
+        if let Ok(task) = self.task.try_lock() {
+            task.abort();
+        }
     }
 }
 

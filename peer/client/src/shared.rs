@@ -283,10 +283,10 @@ impl Shared {
         let _ = self.owner.set(Arc::downgrade(owner));
     }
 
-    /// A clone of the client; `None` before it is connected for the first time, and once the last
-    /// one was dropped.
+    /// A client that does not keep the session, for what the session itself calls; `None` before
+    /// the client is connected for the first time, and once its last clone was dropped.
     pub(super) fn client(self: &Arc<Self>) -> Option<Client> {
-        let session = self.owner.get()?.upgrade()?;
+        let session = Arc::new(self.owner.get()?.upgrade()?.borrowed());
         Some(Client {
             shared: Arc::clone(self),
             session,

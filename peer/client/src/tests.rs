@@ -1339,6 +1339,33 @@ async fn a_function_runs_before_anything_else_is_sent_after_a_reconnection() {
     client.connected().await.expect("reconnected");
 }
 
+/// The client of the function is a part of the session.
+#[tokio::test]
+async fn a_client_that_is_dropped_ends_the_function_that_runs_after_a_reconnection() {
+    let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+    let waits = move |client: Client| {
+        let started = started.clone();
+        async move {
+            started.send(()).expect("the test waits");
+            core::future::pending::<()>().await;
+            drop(client);
+            Ok::<(), String>(())
+        }
+    };
+    let options = reconnecting().with_on_reconnect(OnReconnect::new(waits));
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    scheduler.reconnect().await;
+    starts.recv().await.expect("it runs");
+    drop(client);
+    let ended = scheduler.stream.receiver.receive_batch::<FromClient>();
+    let ended = tokio::time::timeout(TIMEOUT / 4, ended).await;
+    let ended = ended.expect("the connection ends with the client");
+    assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
+    // Nothing else keeps the function, which has the sender.
+    let dropped = tokio::time::timeout(TIMEOUT, starts.recv()).await;
+    assert_eq!(dropped, Ok(None));
+}
+
 /// A scheduler reads nothing while it handles a large graph.
 #[tokio::test(start_paused = true)]
 async fn waits_for_a_busy_scheduler_as_long_as_it_is_connected() {
