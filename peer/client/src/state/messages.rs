@@ -12,6 +12,29 @@ use super::{Awaited, Hold, MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
 /// the data cannot be computed again.
 const FORGOTTEN: &str = "already forgotten";
 
+/// Adds a note to what Python raises for a function of workers in Rust, which it sees as
+/// `operator.methodcaller("native:NAME")`.
+fn explained(mut error: RemoteError) -> RemoteError {
+    let name = match error.class.as_str() {
+        "AttributeError" => error
+            .message
+            .split_once("has no attribute 'native:")
+            .and_then(|(_, name)| name.strip_suffix('\'')),
+        // It has got more than one argument.
+        "TypeError" if error.message.starts_with("methodcaller expected ") => Some("NAME"),
+        _ => None,
+    };
+    if let Some(name) = name {
+        let note = format!(
+            "native:{name} is a function of workers in Rust, and this task ran in Python: a \
+             program that has the function, or `daskwire worker`, has to join the cluster"
+        );
+        let notes = core::mem::take(&mut error.notes).into_iter();
+        error.notes = notes.chain([note]).collect();
+    }
+    error
+}
+
 impl State {
     pub(super) fn receive(&mut self, now: Duration, message: ToClient) {
         match message {
@@ -38,10 +61,8 @@ impl State {
             }
             ToClient::TaskErredForClient(message) => self.reported(&message.key, || {
                 let traceback = message.traceback.as_ref();
-                Status::Error(Arc::new(RemoteError::of_fields(
-                    &message.exception,
-                    traceback,
-                )))
+                let error = RemoteError::of_fields(&message.exception, traceback);
+                Status::Error(Arc::new(explained(error)))
             }),
             ToClient::LostData(message) => self.reported(&message.key, || Status::Pending),
             ToClient::TaskRetried(message) => self.reported(&message.key, || Status::Pending),

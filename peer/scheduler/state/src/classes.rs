@@ -218,6 +218,12 @@ impl State {
         }
     }
 
+    /// Whether there are workers, and none in Rust.
+    pub(super) fn has_only_others(&self) -> bool {
+        let mut classes = self.classes.iter().peekable();
+        classes.peek().is_some() && !classes.any(|(_, class)| class.kind.native)
+    }
+
     /// Whether workers of a kind run the kinds of functions that a task calls.
     ///
     /// Workers in Rust have some functions of Python, too. They get such tasks by name, and while

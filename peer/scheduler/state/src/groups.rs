@@ -13,6 +13,7 @@ use daskwire_messages::graph::Calls;
 
 use super::classes::{Class, ClassId};
 use super::model::{Kind, Queue, TaskId, TaskStage, Worker};
+use super::notice::Notice;
 use super::submission::Demands;
 use super::{State, WorkerId};
 use crate::steps::step;
@@ -337,6 +338,12 @@ impl State {
             self.no_worker_count += 1;
             if self.policy.no_worker_timeout.is_some() {
                 self.waiting.insert(self.now, id);
+            }
+            let is_native = self.groups[run_spec.group].key.calls.native;
+            if is_native && !self.has_missed_native && self.has_only_others() {
+                self.has_missed_native = true;
+                let key = self.tasks[id].key.clone();
+                self.notice(Notice::NoWorkerInRust { key });
             }
         }
     }

@@ -452,6 +452,8 @@ pub struct State {
     /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
     /// workers.
     has_seen_python: bool,
+    /// Whether a task was reported that waits for a worker in Rust, and none has joined since.
+    has_missed_native: bool,
     /// The packages of the workers, and those of the clients.
     packages: AllPackages,
     client_packages: AllPackages,
@@ -619,6 +621,7 @@ impl State {
             with_deletions: BTreeSet::new(),
             by_silence: BTreeSet::new(),
             has_seen_python: false,
+            has_missed_native: false,
             packages: AllPackages::default(),
             client_packages: AllPackages::default(),
             durations: Durations::new(&policy.durations),

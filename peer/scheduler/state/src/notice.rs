@@ -94,6 +94,12 @@ pub enum Notice {
         /// What has happened.
         message: String,
     },
+    /// A task waits, because it calls a function of a worker in Rust, and the cluster has only other
+    /// workers. Reported once until such a worker joins.
+    NoWorkerInRust {
+        /// The key of the task.
+        key: Key,
+    },
     /// A P2P shuffle starts again.
     ShuffleRestarted {
         /// The id of the shuffle.
@@ -263,6 +269,12 @@ impl fmt::Display for Notice {
                 timeout.as_secs_f64()
             ),
             Self::Plugins { message } => f.write_str(message),
+            Self::NoWorkerInRust { key } => write!(
+                f,
+                "the task {key} waits: it calls `native:NAME`, a function of workers in Rust, and \
+                 the cluster has none; a program that has the function, or `daskwire worker`, has \
+                 to join it"
+            ),
             Self::ShuffleRestarted { shuffle, cause } => {
                 write!(f, "the shuffle {shuffle} starts again: {cause}")
             }

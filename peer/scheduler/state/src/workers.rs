@@ -67,6 +67,7 @@ impl State {
         // The first action is the reply.
         let replacing = core::mem::take(&mut self.actions);
         let kind = Kind::read(&worker.extra_information);
+        self.has_missed_native &= !kind.native;
         if kind.python && !self.has_seen_python {
             // Before any index has the worker.
             self.has_seen_python = true;

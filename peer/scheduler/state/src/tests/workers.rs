@@ -178,6 +178,36 @@ fn worker_of(cluster: &mut Cluster, address: &str, kinds: &[&str]) -> WorkerId {
     cluster.join(worker).expect("it is new")
 }
 
+#[test]
+fn a_task_that_waits_for_a_worker_in_rust_is_reported_once() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let calls = |key: &str, function: &str| Node::new(key, function, [1, 2]);
+    let reports = |cluster: &Cluster| -> Vec<Key> {
+        let notices = cluster.notices.iter();
+        let keys = notices.filter_map(|notice| match notice {
+            Notice::NoWorkerInRust { key } => Some(key.clone()),
+            _ => None,
+        });
+        keys.collect()
+    };
+    // Without any worker, all tasks wait.
+    cluster.submit(client, [calls("early", "native:hypot")], &["early"]);
+    assert_eq!(reports(&cluster), []);
+    worker_of(&mut cluster, "tcp://python:1", &["python"]);
+    for key in ["first", "second"] {
+        cluster.submit(client, [calls(key, "native:hypot")], &[key]);
+        assert_eq!(cluster.status(key), Some(TaskState::NoWorker));
+        assert_eq!(reports(&cluster), [Key::from("first")]);
+    }
+    cluster.submit(client, [calls("other", "operator.add")], &["other"]);
+    let native = worker_of(&mut cluster, "tcp://native:1", &["native"]);
+    assert!(cluster.assigned_to("first").is_some());
+    cluster.lose_worker(native);
+    cluster.submit(client, [calls("third", "native:hypot")], &["third"]);
+    assert_eq!(reports(&cluster).len(), 2);
+}
+
 // ROLES WORKER-8
 #[test]
 fn tasks_run_where_their_functions_are() {
