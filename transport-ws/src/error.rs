@@ -73,6 +73,10 @@ impl WsError {
         match self {
             Self::Text => 1003,
             Self::MessageTooLong { .. } => 1009,
+            // The status of the peer, if it is one that is sent.
+            Self::ClosedByPeer { code, .. } if matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) => {
+                *code
+            }
             _ => 1002,
         }
     }

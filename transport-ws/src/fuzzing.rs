@@ -34,7 +34,7 @@ impl Received {
             let outcome = self.0.push(bytes);
             let count = self.pass_on(stream);
             match outcome? {
-                Some(Event::Close) => return Ok(true),
+                Some(Event::Close(_)) => return Ok(true),
                 None if before == bytes.len() && count == 0 => return Ok(false),
                 _ => {}
             }

@@ -18,8 +18,8 @@ pub(crate) struct Incoming {
     io: ReadHalf,
     input: Input,
     parser: Parser,
-    /// The limit of a message, which the comm sets after its handshake.
-    max_len: Arc<AtomicU64>,
+    /// The limits of a message and of its frames, which the comm sets after its handshake.
+    limits: Arc<[AtomicU64; 2]>,
     /// The writing half, which answers pings.
     shared: Arc<Shared>,
     end: Option<End>,
@@ -40,14 +40,14 @@ impl Incoming {
         io: ReadHalf,
         received: Vec<u8>,
         side: Side,
-        max_len: Arc<AtomicU64>,
+        limits: Arc<[AtomicU64; 2]>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             io,
             input: Input::new(received),
             parser: Parser::new(side, &Limits::HOST),
-            max_len,
+            limits,
             shared,
             end: None,
         }
@@ -63,10 +63,13 @@ impl Incoming {
         match outcome {
             Ok(Some(Event::Ping(payload))) => self.shared.answer(payload, context),
             // Within fragments of the first message of several.
-            Ok(Some(Event::Close)) if !self.parser.is_end_visible() => {
+            Ok(Some(Event::Close(_))) if !self.parser.is_end_visible() => {
                 self.end = Some(End::Failed(WsError::NoClose));
             }
-            Ok(Some(Event::Close)) => self.end = Some(End::Closed),
+            Ok(Some(Event::Close(status))) => {
+                self.shared.closed_by_peer(status);
+                self.end = Some(End::Closed);
+            }
             Ok(None) => return count != 0,
             Err(error) => {
                 self.shared.refuse(error.close_code(), context);
@@ -110,8 +113,11 @@ impl AsyncRead for Incoming {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.shared.continue_answer(context);
-        this.parser
-            .set_max_len(this.max_len.load(Ordering::Relaxed));
+        let [message, frame] = &*this.limits;
+        this.parser.set_limits(
+            message.load(Ordering::Relaxed),
+            frame.load(Ordering::Relaxed),
+        );
         let filled = into.filled().len();
         loop {
             this.parser.pass_on(into);

@@ -5,8 +5,10 @@ use core::task::{Context, Poll, Waker, ready};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
 
 use daskwire::frame::{FrameDecoder, Prefix, Wanted};
+use daskwire_comm::runtime::poll_now;
 use daskwire_comm::{Limits, WriteHalf};
 use tokio::io::AsyncWrite;
 use tungstenite::protocol::frame::FrameHeader;
@@ -48,9 +50,27 @@ struct Sender {
     is_closing: bool,
     /// Whether the comm has closed this half.
     is_closed: bool,
-    /// Whether the writing half waits for the connection, so that the reading half must not
-    /// replace its waker.
-    is_writer_waiting: bool,
+    /// The status of the close message of the peer, with which this end answers it.
+    answer_status: Option<u16>,
+    waiting: Waiting,
+}
+
+/// The tasks that wait for the connection, which keeps one waker only: that of the reading half
+/// with an answer, and that of the writing half. Either may stop to wait at any time, without notice.
+#[derive(Clone, Default)]
+struct Waiting([Option<Waker>; 2]);
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        self.0.iter().flatten().for_each(Waker::wake_by_ref);
+    }
+}
+
+/// A half of the connection that uses the outgoing side.
+#[derive(Clone, Copy)]
+enum Half {
+    Reader = 0,
+    Writer = 1,
 }
 
 impl Outgoing {
@@ -68,7 +88,8 @@ impl Outgoing {
             close: None,
             is_closing: false,
             is_closed: false,
-            is_writer_waiting: false,
+            answer_status: None,
+            waiting: Waiting::default(),
         };
         let shared = Arc::new(Shared {
             sender: Mutex::new(sender),
@@ -92,6 +113,11 @@ impl Shared {
         self.send_answer(&mut sender, context);
     }
 
+    /// Records that the peer has closed the WebSocket, with this status.
+    pub(crate) fn closed_by_peer(&self, status: Option<u16>) {
+        self.sender().answer_status = status;
+    }
+
     /// Closes the WebSocket with an error.
     pub(crate) fn refuse(&self, code: u16, context: &mut Context<'_>) {
         let mut sender = self.sender();
@@ -106,18 +132,39 @@ impl Shared {
         }
     }
 
-    /// Sends an answer, unless the writing half will.
+    /// Sends an answer, unless it has to wait for the end of a frame.
     fn send_answer(&self, sender: &mut Sender, context: &mut Context<'_>) {
         sender.queue_control();
-        let is_sent = !sender.is_writer_waiting
-            && !sender.is_within_frame
+        let is_sent = !sender.is_within_frame
             // The writing half reports an error.
-            && sender.poll_flush(context).is_ready();
+            && sender.poll_as(Half::Reader, context, Sender::poll_flush).is_ready();
         self.has_answer.store(!is_sent, Ordering::Relaxed);
     }
 }
 
 impl Sender {
+    /// Polls for one half, so that the connection wakes the other one, too, if that waits.
+    fn poll_as<T>(
+        &mut self,
+        half: Half,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(&mut Self, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let own = half as usize;
+        self.waiting.0[own] = Some(context.waker().clone());
+        let outcome = match self.waiting.0[1 - own] {
+            None => poll(self, context),
+            Some(_) => {
+                let both = Waker::from(Arc::new(self.waiting.clone()));
+                poll(self, &mut Context::from_waker(&both))
+            }
+        };
+        if outcome.is_ready() {
+            self.waiting.0[own] = None;
+        }
+        outcome
+    }
+
     /// Puts control frames into `out` between the frames of messages.
     fn queue_control(&mut self) {
         if self.is_within_frame || self.is_closing {
@@ -320,7 +367,8 @@ impl Sender {
         }
         // The connection stays open: an HTTP proxy ends both directions with the first one that
         // ends, and the close message ends this one.
-        self.close.get_or_insert(NORMAL);
+        self.close
+            .get_or_insert(self.answer_status.unwrap_or(NORMAL));
         ready!(self.poll_flush(context))?;
         self.is_closed = true;
         Poll::Ready(Ok(()))
@@ -334,23 +382,19 @@ impl AsyncWrite for Outgoing {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let mut sender = self.0.sender();
-        let outcome = sender.poll_write(context, bytes);
-        sender.is_writer_waiting = outcome.is_pending();
-        outcome
+        sender.poll_as(Half::Writer, context, |sender, context| {
+            sender.poll_write(context, bytes)
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut sender = self.0.sender();
-        let outcome = sender.poll_flush(context);
-        sender.is_writer_waiting = outcome.is_pending();
-        outcome
+        sender.poll_as(Half::Writer, context, Sender::poll_flush)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut sender = self.0.sender();
-        let outcome = sender.poll_close(context);
-        sender.is_writer_waiting = outcome.is_pending();
-        outcome
+        sender.poll_as(Half::Writer, context, Sender::poll_close)
     }
 }
 
@@ -362,10 +406,10 @@ impl Drop for Outgoing {
         if sender.is_closed {
             return;
         }
-        let mut context = Context::from_waker(Waker::noop());
         if sender.is_between_messages() {
-            sender.close.get_or_insert(GOING_AWAY);
-            if sender.poll_flush(&mut context).is_ready() {
+            let status = sender.answer_status.unwrap_or(GOING_AWAY);
+            sender.close.get_or_insert(status);
+            if poll_now(|context| sender.poll_flush(context)).is_ready() {
                 return;
             }
         }
@@ -377,8 +421,7 @@ impl Drop for Outgoing {
 impl Drop for Sender {
     fn drop(&mut self) {
         if let Some(io) = self.io.as_mut().filter(|_| self.is_closed) {
-            let mut context = Context::from_waker(Waker::noop());
-            let _ = Pin::new(io).poll_shutdown(&mut context);
+            let _ = poll_now(|context| Pin::new(&mut *io).poll_shutdown(context));
         }
     }
 }
@@ -431,6 +474,101 @@ mod tests {
 
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Pending
+        }
+    }
+
+    /// A connection that has room when it is told so, and keeps one waker.
+    #[derive(Clone, Default)]
+    struct Gate(Arc<Mutex<Room>>);
+
+    /// Whether there is room, what was written, and who waits.
+    type Room = (bool, Vec<u8>, Option<Waker>);
+
+    impl AsyncWrite for Gate {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let (is_open, written, waker) = &mut *self.0.lock().unwrap();
+            if *is_open {
+                written.extend_from_slice(bytes);
+                return Poll::Ready(Ok(bytes.len()));
+            }
+            *waker = Some(context.waker().clone());
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A message of one empty frame.
+    const MESSAGE: [u8; 24] = {
+        let mut message = [0; 24];
+        message[0] = 16;
+        message[8] = 1;
+        message
+    };
+
+    #[test]
+    fn a_flush_that_was_cancelled_holds_back_no_answers() {
+        let gate = Gate::default();
+        let (mut outgoing, shared) = Outgoing::new(Box::new(gate.clone()), Side::Server);
+        let mut noop = Context::from_waker(Waker::noop());
+        let mut outgoing = Pin::new(&mut outgoing);
+        assert!(outgoing.as_mut().poll_write(&mut noop, &MESSAGE).is_ready());
+        assert!(outgoing.as_mut().poll_flush(&mut noop).is_pending());
+        gate.0.lock().unwrap().0 = true;
+        shared.answer(b"ping".to_vec(), &mut noop);
+        let (_, written, _) = &*gate.0.lock().unwrap();
+        assert!(written.ends_with(b"\x8a\x04ping"), "{written:?}");
+    }
+
+    #[test]
+    fn room_on_the_connection_wakes_both_halves() {
+        for reader_first in [false, true] {
+            let gate = Gate::default();
+            let (mut outgoing, shared) = Outgoing::new(Box::new(gate.clone()), Side::Server);
+            let [reader, writer] = [(); 2].map(|()| Arc::new(Woken::default()));
+            let wakers = [&reader, &writer].map(|woken| Waker::from(Arc::clone(woken)));
+            let answer = || {
+                shared.answer(b"ping".to_vec(), &mut Context::from_waker(&wakers[0]));
+            };
+            let mut flush = || {
+                let mut context = Context::from_waker(&wakers[1]);
+                let mut outgoing = Pin::new(&mut outgoing);
+                assert!(
+                    outgoing
+                        .as_mut()
+                        .poll_write(&mut context, &MESSAGE)
+                        .is_ready()
+                );
+                assert!(outgoing.as_mut().poll_flush(&mut context).is_pending());
+            };
+            match reader_first {
+                true => (answer(), flush()),
+                false => (flush(), answer()),
+            };
+            let waker = gate.0.lock().unwrap().2.take();
+            waker.expect("somebody waits").wake();
+            for woken in [reader, writer] {
+                assert!(woken.0.load(Ordering::Relaxed), "{reader_first}");
+            }
         }
     }
 

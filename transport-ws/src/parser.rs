@@ -28,8 +28,8 @@ pub(crate) enum Side {
 pub(crate) enum Event {
     /// A ping, with the payload of its answer.
     Ping(Vec<u8>),
-    /// The close message: the peer sends nothing more.
-    Close,
+    /// The close message: the peer sends nothing more. With its status, if it has one.
+    Close(Option<u16>),
 }
 
 /// The received part of a WebSocket, without I/O.
@@ -38,6 +38,8 @@ pub(crate) struct Parser {
     side: Side,
     /// The limit of [`buffered_len`](Self::buffered_len) after the handshake of Dask.
     max_len: u64,
+    /// The limit of a frame of Dask after the handshake, for those whose length is not announced.
+    max_frame_len: u64,
     /// Whether the message is the handshake of Dask.
     is_handshake: bool,
     frame: Option<WsFrame>,
@@ -87,6 +89,7 @@ impl Parser {
         Self {
             side,
             max_len: limits.message_len,
+            max_frame_len: limits.frame_len,
             is_handshake: true,
             frame: None,
             is_fragmented: false,
@@ -104,13 +107,19 @@ impl Parser {
         }
     }
 
-    /// Sets the limit for messages after the handshake.
-    pub(crate) const fn set_max_len(&mut self, max_len: u64) {
+    /// Sets the limits for messages and their frames after the handshake.
+    pub(crate) const fn set_limits(&mut self, max_len: u64, max_frame_len: u64) {
         self.max_len = max_len;
+        self.max_frame_len = max_frame_len;
     }
 
     /// Takes bytes from the start of `input`, up to an event or the end of a message.
     pub(crate) fn push(&mut self, input: &mut &[u8]) -> Result<Option<Event>, WsError> {
+        // What was received with the handshake was checked against other limits.
+        self.buffer(0)?;
+        if self.stage == Stage::Frames && !self.is_len_known {
+            self.check_len(0)?;
+        }
         while self.stage != Stage::Complete {
             let Some(frame) = self.frame else {
                 let mut cursor = Cursor::new(*input);
@@ -186,6 +195,9 @@ impl Parser {
         } else if header.is_final && !self.is_fragmented {
             self.is_len_known = true;
             self.pass_length(len);
+        } else {
+            // What reads the stream learns the length only after the last fragment.
+            self.check_len(len)?;
         }
         self.frame = Some(WsFrame {
             control,
@@ -194,6 +206,18 @@ impl Parser {
             filled: 0,
             mask: header.mask,
         });
+        Ok(())
+    }
+
+    /// Checks the length of a frame of Dask that is sent in fragments, with `more` bytes.
+    const fn check_len(&self, more: u64) -> Result<(), WsError> {
+        let limit = match self.is_handshake {
+            true => Limits::HANDSHAKE.frame_len,
+            false => self.max_frame_len,
+        };
+        if self.len.saturating_add(more) > limit {
+            return Err(WsError::MessageTooLong { limit });
+        }
         Ok(())
     }
 
@@ -406,12 +430,12 @@ impl Parser {
 fn closed(payload: &[u8]) -> Result<Event, WsError> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {
-            [] => Ok(Event::Close),
+            [] => Ok(Event::Close(None)),
             _ => Err(protocol("a close message of one byte")),
         };
     };
     match u16::from_be_bytes(*code) {
-        1000 | 1001 => Ok(Event::Close),
+        code @ (1000 | 1001) => Ok(Event::Close(Some(code))),
         code => Err(WsError::ClosedByPeer {
             code,
             reason: String::from_utf8_lossy(reason).into(),

@@ -234,18 +234,22 @@ fn opened(
     side: Side,
     limits: &Limits,
 ) -> RawConnection {
-    let max_len = Arc::new(AtomicU64::new(limits.message_len));
+    let stored = Arc::new([limits.message_len, limits.frame_len].map(AtomicU64::new));
     let (outgoing, shared) = Outgoing::new(connection.writer, side);
-    let limit = Arc::clone(&max_len);
+    let ours = Arc::clone(&stored);
     connection.writer = Box::new(outgoing);
     connection.reader = Box::new(Incoming::new(
         connection.reader,
         received,
         side,
-        max_len,
+        stored,
         shared,
     ));
-    connection.with_limits(move |limits| limit.store(limits.message_len, Ordering::Relaxed))
+    connection.with_limits(move |limits| {
+        let [message, frame] = &*ours;
+        message.store(limits.message_len, Ordering::Relaxed);
+        frame.store(limits.frame_len, Ordering::Relaxed);
+    })
 }
 
 /// Whether a header can be set by a program: the others belong to the request itself.

@@ -29,7 +29,7 @@ use core::fmt;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::pin::pin;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -55,6 +55,19 @@ pub use self::scope::scope;
 pub use self::smol::Smol;
 pub use self::task::{Task, TaskError, TaskSet};
 use crate::BoxFuture;
+
+/// Polls once, for what is dropped and cannot wait: outside of the budget of tokio's tasks, after
+/// which their operations seem to have no room.
+#[doc(hidden)]
+pub fn poll_now<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let once = poll_fn(|context| Poll::Ready(poll(context)));
+    #[cfg(feature = "runtime-tokio")]
+    let once = tokio::task::coop::unconstrained(once);
+    match pin!(once).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => Poll::Pending,
+    }
+}
 
 /// An executor other than tokio.
 ///

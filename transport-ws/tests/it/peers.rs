@@ -8,7 +8,7 @@ use daskwire_ws::{Ws, WsError, WsOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::transports;
+use crate::support::{raise_file_limit, transports, with_tls};
 
 /// A handshake of Dask.
 const HANDSHAKE: &[u8] =
@@ -188,14 +188,20 @@ async fn limits_apply_to_what_is_announced() {
         assert!(matches!(error, CommError::Frame(_)), "{error:?}");
         assert!(error.to_string().contains(expected), "{expected}: {error}");
     }
-    // The length of fragments is not announced.
-    let first = masked(0x02, &[0; 1500]);
-    let more = masked(0x00, &[0; 1500]);
-    let bytes = [count(1), first, more.clone(), more].concat();
-    let (error, status) = error_after(&bytes, options.clone()).await;
-    let expected = WsError::MessageTooLong { limit: 3000 };
-    assert_eq!(WsError::of(&error), Some(&expected));
-    assert_eq!(status, 1009);
+    // The length of fragments is not announced, and there may be more of them.
+    let first = masked(0x02, &[0; 1000]);
+    let more = masked(0x00, &[0; 1001]);
+    let last = masked(0x80, &[0; 900]);
+    let whole = masked(0x82, &[0; 1500]);
+    for (bytes, limit) in [
+        ([count(1), first.clone(), more].concat(), 2000),
+        ([count(3), whole, first, last].concat(), 3000),
+    ] {
+        let (error, status) = error_after(&bytes, options.clone()).await;
+        let expected = WsError::MessageTooLong { limit };
+        assert_eq!(WsError::of(&error), Some(&expected));
+        assert_eq!(status, 1009);
+    }
 }
 
 #[tokio::test]
@@ -253,6 +259,57 @@ async fn fragments_are_joined_and_pings_are_answered() {
     assert_eq!(wait_for(&mut stream, 0x82).await, b"still");
     comm.close().await.unwrap();
     assert_eq!(wait_for(&mut stream, CLOSE).await, 1000_u16.to_be_bytes());
+}
+
+#[tokio::test]
+async fn the_status_of_a_close_message_is_answered() {
+    for status in [1000_u16, 1001] {
+        let closed = masked(0x88, &status.to_be_bytes());
+        let bytes = [message(&[HANDSHAKE]), closed].concat();
+        let (mut stream, comm) = comm_with(&bytes, CommOptions::default()).await;
+        let mut comm = comm.expect("a handshake");
+        assert!(comm.read_message().await.unwrap().is_none());
+        comm.close().await.unwrap();
+        assert_eq!(wait_for(&mut stream, CLOSE).await, status.to_be_bytes());
+    }
+    let closed = masked(0x88, &4000_u16.to_be_bytes());
+    let (error, status) = error_after(&closed, CommOptions::default()).await;
+    assert!(error.is_closed(), "{error:?}");
+    assert_eq!(status, 4000);
+}
+
+/// A task of tokio may do 128 operations before it has to wait for others.
+#[tokio::test]
+async fn many_comms_that_are_dropped_together_stay_open_for_their_peers() {
+    raise_file_limit();
+    let tcp = Tcp::new(with_tls());
+    let transports = Transports::new().with(tcp.clone()).with(Ws::new(tcp));
+    let address = "wss://127.0.0.1:0".parse().unwrap();
+    let options = CommOptions::default();
+    let listener = transports.bind(&address, options.clone()).await.unwrap();
+    let address = listener.local_address().unwrap();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..300 {
+        let accepting = async { listener.accept().await.unwrap().handshake().await };
+        let (near, far) = tokio::join!(accepting, transports.connect(&address, &options));
+        let (mut near, mut far) = (near.unwrap(), far.unwrap());
+        // A socket that is closed with unread data is reset.
+        far.write_message(&[b"unread"]).await.unwrap();
+        near.write_message(&[b"last"]).await.unwrap();
+        near.close().await.unwrap();
+        ours.push(near);
+        theirs.push(far);
+    }
+    tokio::task::yield_now().await;
+    drop(ours);
+    for comm in &mut theirs {
+        let last = comm.read_message().await.unwrap().expect("a message");
+        assert_eq!(&last[0][..], b"last");
+        assert!(comm.read_message().await.unwrap().is_none());
+        comm.write_message(&[b"nobody is told of this"])
+            .await
+            .unwrap();
+    }
 }
 
 /// A ping between the messages of a comm that is only read.
