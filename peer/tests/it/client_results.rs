@@ -159,6 +159,59 @@ async fn errors_have_kinds() {
     assert_eq!(unheard.kind(), ErrorKind::Invalid);
 }
 
+/// Arrays with a structured type of numpy, by themselves and in a container.
+#[tokio::test]
+async fn records_of_numpy_are_tuples_and_structs() {
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Station {
+        at: (f32, f32),
+        name: String,
+        id: i64,
+    }
+    type Row = (i64, [f32; 2], (String,));
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let eval = |code: &str| client.submit("builtins.eval", code).expect("submitted");
+    let array = "__import__('numpy').array([(7, (1, 2.5), ('a',)), (8, (3, 4), ('bcd',))], \
+                 [('id', '>i8'), ('at', 'f4', 2), ('in', [('name', 'U3')])])";
+    let expected: [Row; 2] = [
+        (7, [1.0, 2.5], ("a".to_owned(),)),
+        (8, [3.0, 4.0], ("bcd".to_owned(),)),
+    ];
+    let rows: Vec<Row> = eval(array).result_as().await.expect("rows");
+    assert_eq!(rows, expected);
+    // In a pickle.
+    let parts = eval(&format!("({array}, object)"));
+    let Value::Tuple(parts) = parts.result().await.expect("a tuple") else {
+        panic!("{parts:?}");
+    };
+    assert_eq!(Vec::<Row>::try_from(parts[0].clone()), Ok(rows));
+    // Every second row of an array with two dimensions, in the other order.
+    let square = eval(&format!("{array}.repeat(2).reshape(2, 2).T[::-1]"));
+    let square: Vec<Vec<Row>> = square.result_as().await.expect("rows");
+    assert_eq!(square, [expected.clone(), expected]);
+    // By the names of fields.
+    let stations = eval(
+        "__import__('numpy').array([('x', 5, (1, 2))], \
+         [('name', 'U8'), ('id', 'u1'), ('at', [('x', 'f4'), ('y', 'f8')])])",
+    );
+    let stations: Vec<Station> = stations.deserialize().await.expect("structs");
+    let station = Station {
+        at: (1.0, 2.0),
+        name: "x".to_owned(),
+        id: 5,
+    };
+    assert_eq!(stations, [station]);
+    // Fields that share bytes, and are no more than their array.
+    let shared = eval(
+        "__import__('numpy').zeros(3, {'names': ['a', 'b'], 'formats': ['i4', 'i2'], \
+         'offsets': [0, 0]})",
+    );
+    let shared: Vec<(i32, i16)> = shared.result_as().await.expect("rows");
+    assert_eq!(shared, [(0, 0); 3]);
+    client.close().await.expect("it closes");
+}
+
 /// Python sees `operator.methodcaller("native:hypot")`, and says something about attributes.
 #[tokio::test]
 async fn errors_say_that_a_function_is_one_of_workers_in_rust() {

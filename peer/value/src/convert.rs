@@ -370,14 +370,10 @@ impl Value {
                 }
                 Err(error) => Err(WrongType::of_unreadable(wanted, &error)),
             },
-            Self::Serialized(serialized) => {
-                serialized.object_array().map_err(|error| match error {
-                    ValueError::Unknown { .. } => {
-                        WrongType::new(wanted, &Self::Serialized(serialized))
-                    }
-                    error => WrongType::of_unreadable(wanted, &error),
-                })
-            }
+            Self::Serialized(serialized) => serialized.elements().map_err(|error| match error {
+                ValueError::Unknown { .. } => WrongType::new(wanted, &Self::Serialized(serialized)),
+                error => WrongType::of_unreadable(wanted, &error),
+            }),
             other => Err(WrongType::new(wanted, &other)),
         }
     }

@@ -184,6 +184,15 @@ impl De {
             }
             opened => opened,
         };
+        let is_unread = match &opened {
+            Ok(Value::Object(object)) => object.origin() == Origin::Unread,
+            opened => matches!(opened, Err(ValueError::Unknown { .. })),
+        };
+        // An array of objects or of records is the list of its elements.
+        let opened = match is_unread.then(|| serialized.elements()) {
+            Some(Ok(elements)) => Ok(Value::List(elements.into())),
+            _ => opened,
+        };
         match opened.map_err(de::Error::custom)? {
             Value::Serialized(_) => Err(de::Error::custom("an object that is not opened")),
             value => Ok(Self { value, ..self }),

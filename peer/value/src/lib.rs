@@ -71,6 +71,7 @@ mod pickled;
 pub mod pickling;
 #[cfg(feature = "arrow-60")]
 mod pyarrow;
+mod records;
 mod repr;
 #[doc(hidden)]
 pub mod scratch;

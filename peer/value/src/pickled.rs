@@ -423,6 +423,19 @@ pub(super) fn object_array(pickle: &Bytes, buffers: &[Bytes]) -> Result<Vec<Valu
     Ok(items)
 }
 
+/// Reads the records of an array, as [`records`](super::records::records) does.
+pub(super) fn records(pickle: &Bytes, buffers: &[Bytes]) -> Result<Vec<Value>, ValueError> {
+    let tree = Tree::with_buffers(pickle, buffers)?;
+    let found = convert(names(), tree.root());
+    if let Ok(KnownValue::Array(array)) = &found
+        && let daskwire_numpy::ElementType::Record(record) = array.element_type()
+    {
+        let (steps, bytes) = budget_of(pickle, buffers);
+        return super::records::records(&array.array(), &record, &Budget::new(steps, bytes));
+    }
+    Err(unknown(&describe(tree.root())))
+}
+
 /// Writes an object without a counterpart in Rust as the next value of a pickle, with
 /// its buffers in band.
 fn write_unknown(

@@ -18,7 +18,7 @@ use daskwire_pickle::{PickleBuffer, Protocol};
 
 use super::families::FRAME_ENTRIES;
 use super::source::Source;
-use super::{Array, MAX_DEPTH, UnknownParts, Value, ValueError, pickled};
+use super::{Array, Budget, MAX_DEPTH, UnknownParts, Value, ValueError, pickled, records};
 use crate::memory;
 use crate::pickling::Pickling;
 use crate::scratch::{self, Encode, MessageScratch};
@@ -439,6 +439,58 @@ impl Serialized {
     pub(super) fn object_array(&self) -> Result<Vec<Value>, ValueError> {
         let (pickle, buffers) = self.pickle()?;
         pickled::object_array(&pickle, &buffers)
+    }
+
+    /// The elements of an array of objects or of records.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError::Unknown`] if it is none of these.
+    pub(super) fn elements(&self) -> Result<Vec<Value>, ValueError> {
+        match self.object_array() {
+            Err(ValueError::Unknown { .. }) => self.records(),
+            elements => elements,
+        }
+    }
+
+    /// The records of an array, lists if it has several dimensions.
+    fn records(&self) -> Result<Vec<Value>, ValueError> {
+        let of_dask = self.with_payload(|payload| {
+            if self.kind != PayloadKind::Serialized {
+                return Ok(None);
+            }
+            let Description::Array(array) = Description::of(payload.header())? else {
+                return Ok(None);
+            };
+            let frames = logical_frames(payload, &mut 0)?;
+            let data = joined(&frames);
+            let of_type = |pickle_len: usize, record: ElementType<'_>| match record {
+                ElementType::Record(found) => {
+                    let view = array.with_element_type(record).over(&data)?;
+                    let len = data.len().saturating_add(pickle_len).saturating_mul(4);
+                    let budget = Budget::new(len.saturating_add(1 << 16), len);
+                    records::records(&view, &found, &budget).map(Some)
+                }
+                _ => Ok(None),
+            };
+            match array.element_type() {
+                ElementType::Pickled(pickle) => {
+                    let tree = Tree::new(pickle)?;
+                    match known::element_type(&tree) {
+                        Ok(found) => of_type(pickle.len(), found),
+                        Err(_) => Ok(None),
+                    }
+                }
+                found => of_type(0, found),
+            }
+        })?;
+        match of_dask? {
+            Some(records) => Ok(records),
+            None => {
+                let (pickle, buffers) = self.pickle()?;
+                pickled::records(&pickle, &buffers)
+            }
+        }
     }
 
     /// The first name in the pickle: the class of an object that only Python reads.
