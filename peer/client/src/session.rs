@@ -8,7 +8,7 @@ use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_comm::{BoxFuture, CommError, Traffic, WireFormat};
 use daskwire_messages::dialect::Dialect;
 use daskwire_messages::protocol::{RegisterClient, Request, ToClient, Versions};
-use daskwire_messages::release::{FIRST_WITH_CLIENTS, KEEPS_CLIENTS, UntestedRelease};
+use daskwire_messages::release::{FIRST_WITH_CLIENTS, UntestedRelease, is_of_rust};
 use daskwire_messages::{Release, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::batched::{BatchSender, BatchWriter};
@@ -175,7 +175,7 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     let mut channel = Channel::new(comm, ends);
     shared.pool.set_read_hint(dialect.read_hint);
     channel.set_read_hint(dialect.read_hint);
-    let keeps_keys = versions.get(KEEPS_CLIENTS).is_some();
+    let keeps_keys = is_of_rust(&versions);
     let (id, is_return) = shared.next_id(keeps_keys);
     let request = Request::RegisterClient(RegisterClient {
         client: id.to_string(),

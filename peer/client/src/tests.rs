@@ -104,7 +104,7 @@ impl Scheduler {
             "{request:?}"
         );
         let packages = Value::dict([("daskwire", Value::from("0.1.0"))]);
-        let versions = Value::dict([("packages", packages), ("keeps-clients", Value::from(true))]);
+        let versions = Value::dict([("packages", packages)]);
         requests.sender.send(&versions).await.expect("it listens");
         let mut stream = accept(listener).await;
         let request = stream.receiver.receive::<Request>().await;

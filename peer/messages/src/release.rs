@@ -137,9 +137,6 @@ impl core::error::Error for UnsupportedPeer {}
 /// The name of this implementation among the packages of `versions`.
 pub const PACKAGE: &str = "daskwire";
 
-/// A field of the reply to `versions` of schedulers that know `returning` in `register-client`.
-pub const KEEPS_CLIENTS: &str = "keeps-clients";
-
 /// Whether a reply to `versions` is that of a peer in Rust.
 pub fn is_of_rust(versions: &Value) -> bool {
     rust_version(versions).is_some()

@@ -20,13 +20,16 @@ lock = Lock('lock')
 client.publish_dataset(dataset=[x, 5])
 lock.acquire(), queue.get()";
 
+/// A list that is not in a pickle arrives as a tuple, as from Dask's scheduler.
+const DATA: (&str, &str) = ("Variable('data').get(timeout=5)", "{'a': (1, 'b')}");
+
 /// What a client finds, after the imports.
 const FOUND: [(&str, &str); 7] = [
     (
         "from distributed import Event, Lock, Queue, Variable\nVariable('future').get(timeout=5).result()",
         "42",
     ),
-    ("Variable('data').get(timeout=5)", "{'a': [1, 'b']}"),
+    DATA,
     ("queue = Queue('queue')\nqueue.qsize()", "2"),
     (
         "queue.get(timeout=5).result(), queue.get(timeout=5)",
@@ -54,6 +57,7 @@ async fn a_client_finds_what_another_has_shared_before_the_scheduler_was_killed(
     let address = before.scheduler.address().to_owned();
     let _worker = python_worker(&address, "kept", &[], &[]);
     assert_eq!(before.python(SHARE), "(True, 1)");
+    assert_eq!(before.python(DATA.0), DATA.1);
     // First the client, which keeps the lock, then the scheduler.
     let Cluster {
         client: sharing,

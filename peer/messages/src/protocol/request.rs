@@ -204,7 +204,7 @@ requests! {
         versions: Value = "versions",
         /// Whether the client has registered under this id before, and wants to find its keys
         /// again. Schedulers of Dask refuse the field; only those that have
-        /// [`KEEPS_CLIENTS`](crate::release::KEEPS_CLIENTS) in their versions know it.
+        /// [`PACKAGE`](crate::release::PACKAGE) in their versions know it.
         returning: Option<bool> = "returning",
     }
 

@@ -11,7 +11,7 @@ use daskwire_messages::protocol::{
     ReplyStatus, Request, Unknown, WorkerNames,
 };
 use daskwire_messages::quantity::seconds_of;
-use daskwire_messages::release::{KEEPS_CLIENTS, PACKAGE};
+use daskwire_messages::release::PACKAGE;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::channel::{Channel, Ends};
 use daskwire_rpc::event;
@@ -521,11 +521,7 @@ impl Shared {
             });
             packages.chain([own]).collect()
         });
-        Value::dict([
-            ("host", host()),
-            ("packages", Value::dict(packages)),
-            (KEEPS_CLIENTS, Value::from(true)),
-        ])
+        Value::dict([("host", host()), ("packages", Value::dict(packages))])
     }
 
     pub(super) fn identity(&self, count: Option<i64>) -> Value {
