@@ -9,7 +9,8 @@ use daskwire_peer::client::SubmitOptions;
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::worker::{Context, Functions, Worker};
 use daskwire_peer::{Client, Key};
-use daskwire_testing::{Peer, address_after};
+use daskwire_testing::cluster::Cluster;
+use daskwire_testing::{Environment, Peer, address_after, python};
 
 use crate::support::scratch::Scratch;
 
@@ -124,4 +125,46 @@ async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
     }
     let log = killed.log();
     assert!(log.contains("continues with"), "{log}");
+}
+
+/// Clients in Python cancel their futures when the connection breaks, and workers of Dask end. What
+/// was submitted is computed again on the workers that join, and is there for those who submit it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_in_python_finds_what_it_submits_again() {
+    let directory = Scratch::new("journal-python");
+    let noted = Scratch::new("journal-python-runs");
+    let first = scheduler(&directory, None, "always");
+    let address = first.address().to_owned();
+    let worker = daskwire_testing::worker(&address, "first");
+    let interpreter = python(Environment::Current);
+    let mut cluster = Cluster {
+        client: Peer::spawn_with(&interpreter, "worker_client.py", &[&address]),
+        scheduler: first,
+    };
+    let submit = format!(
+        "import os, uuid\n\
+         def noted(i):\n    open(f'{}/{{i}}-{{uuid.uuid4()}}', 'w').close()\n    return i\n\n\
+         keys = [f'noted-{{i}}' for i in range(20)]\n\
+         submit = lambda: [client.submit(noted, i, key=key) for i, key in enumerate(keys)]\n\
+         futures = submit()\nsum(client.gather(futures))",
+        noted.path()
+    );
+    assert_eq!(cluster.python(&submit), "190");
+    cluster.scheduler.signal("KILL");
+    tokio::task::block_in_place(|| {
+        cluster.scheduler.ended();
+        cluster.scheduler = scheduler(&directory, Some(&address), "always");
+    });
+    drop(worker);
+    let _worker = daskwire_testing::worker(&address, "second");
+    let scheduler = &cluster.scheduler;
+    tokio::task::block_in_place(|| scheduler.wait_for_log("has returned to its 20 keys"));
+    assert_eq!(
+        cluster.python("{future.status for future in futures}"),
+        "{'cancelled'}"
+    );
+    assert_eq!(cluster.python("sum(client.gather(submit()))"), "190");
+    // Each ran once before and once after, whoever has submitted it.
+    let count = format!("len(os.listdir('{}'))", noted.path());
+    assert_eq!(cluster.python(&count), "40");
 }
