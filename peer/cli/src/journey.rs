@@ -257,7 +257,7 @@ pub struct Outcome {
 pub enum Form {
     /// Text, with the bodies of messages or without.
     Text {
-        /// Whether to show bodies, and heartbeats.
+        /// Whether to show bodies, heartbeats, and acknowledgements of graphs.
         verbose: bool,
     },
     /// A JSON document in a line for each message, heartbeats included.
@@ -390,9 +390,11 @@ fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) ->
         let own = summaries
             .iter()
             .find_map(|summary| summary.step(&message.from));
-        // Workers send heartbeats all the time.
+        // Workers send heartbeats all the time, and Dask has no acknowledgements.
         let is_heartbeat = |summary: &Summary| {
-            summary.op.contains("heartbeat") || summary.body.get("heartbeat-interval").is_some()
+            summary.op.contains("heartbeat")
+                || summary.op == "graphs-accepted"
+                || summary.body.get("heartbeat-interval").is_some()
         };
         if !verbose && summaries.iter().all(is_heartbeat) {
             continue;

@@ -57,7 +57,7 @@ const LOCKS: &str = "import os, time\nfrom dask.utils import SerializableLock\nf
      return tried";
 
 /// Programs that rely on one process. Their results do not depend on the kind of worker.
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 16] = [
     // Results that cannot be pickled
     "import os, socket, threading, operator as module\nfrom distributed import get_worker\n\
      f = client.submit(socket.socket)\n\
@@ -126,15 +126,6 @@ const PROGRAMS: [&str; 17] = [
      while len([*package.glob('*.begun')]) < 3: time.sleep(0.01)\n\n\
      found = client.gather([first, client.submit(core.find, 2)])\n\
      shutil.rmtree(folder)\nfound",
-    // An argument that waits, while it is loaded, until another task has run.
-    "import builtins, threading, time\n\
-     def meet(): builtins.met = threading.Event()\n\
-     def wait(): return builtins.met.wait(60)\n\
-     class Waits:\n    def __reduce__(self): return wait, ()\n\n\
-     client.run(meet)\n\
-     waits = client.submit(lambda x: x, Waits())\n\
-     time.sleep(1)\n\
-     client.submit(lambda: builtins.met.set()).result()\nwaits.result()",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
