@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use daskwire_messages::graph::Calls;
-use daskwire_messages::{Key, Serialized, Value};
+use daskwire_messages::{Key, Value};
 
 use super::model::TaskId;
 use super::submission::{Demands, Failure};
@@ -316,9 +316,4 @@ const fn calls_of(bits: u64) -> Calls {
         python: bits & 2 != 0,
         replaceable: bits & 4 != 0,
     }
-}
-
-/// A value as the payload of a record.
-fn serialized(value: &Value) -> Serialized {
-    Serialized::of(value).unwrap_or_default()
 }

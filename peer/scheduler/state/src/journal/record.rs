@@ -5,6 +5,8 @@ use core::fmt;
 use bytes::Bytes;
 use daskwire::msgpack::Reader as Document;
 use daskwire_messages::graph::Calls;
+use daskwire_messages::protocol::{Body, Opener};
+use daskwire_messages::scratch::MessageScratch;
 use daskwire_messages::{Key, Serialized, Value};
 
 use super::shared::has_place;
@@ -189,6 +191,20 @@ impl Writer<'_> {
         }
     }
 
+    /// Writes a value as the frames of a message, after another length that no payload has.
+    fn document(&mut self, value: &Value) {
+        self.number(0);
+        let written = MessageScratch::new().with_frames(&Body(value), |frames| {
+            self.number(frames.len() as u64);
+            for frame in frames {
+                self.bytes(frame);
+            }
+        });
+        if written.is_err() {
+            self.number(0);
+        }
+    }
+
     /// Writes a value: as it is if it is serialized already.
     pub(super) fn value(&mut self, value: &Value) {
         match value {
@@ -197,7 +213,11 @@ impl Writer<'_> {
             value => {
                 // A length that no payload has.
                 self.number(1);
-                self.payload(&super::serialized(value));
+                match Serialized::of(value) {
+                    Ok(payload) => self.payload(&payload),
+                    // A part of it is a payload that cannot be opened here.
+                    Err(_) => self.document(value),
+                }
             }
         }
     }
@@ -404,6 +424,13 @@ impl<'r> Content<'r> {
         let at = *self;
         Ok(match self.count()? {
             0 => Value::None,
+            1 if self.rest.first() == Some(&0) => {
+                self.number()?;
+                let frames = (0..self.count()?).map(|_| self.bytes().map(Bytes::copy_from_slice));
+                let frames = frames.collect::<Result<Vec<Bytes>, RecordError>>()?;
+                let read = Opener::default().read(&frames, Value::read);
+                read.map_err(|_| at.expected("a value"))?
+            }
             1 => {
                 let opened = self.payload()?.open();
                 opened.map_err(|_| at.expected("a value"))?
@@ -416,6 +443,33 @@ impl<'r> Content<'r> {
         match self.rest {
             [] => Ok(()),
             _ => Err(self.expected("the end of the record")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_the_same_again() {
+        let damaged = Serialized::of_written_pickle(Bytes::from_static(b"no pickle"));
+        let values = [
+            Value::None,
+            Value::from(1),
+            Value::tuple([Value::from("x"), Value::Bytes(Bytes::from_static(b"y"))]),
+            Value::Serialized(damaged.clone()),
+            Value::list([Value::from(1), Value::Serialized(damaged)]),
+        ];
+        for value in values {
+            let mut written = Vec::new();
+            Writer { out: &mut written }.value(&value);
+            let mut content = Content {
+                rest: &written,
+                at: 0,
+            };
+            assert_eq!(content.value(), Ok(value));
+            assert_eq!(content.finish(), Ok(()));
         }
     }
 }
