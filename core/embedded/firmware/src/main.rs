@@ -53,7 +53,15 @@ const MESSAGE_LEN: usize = 32 << 10;
 const FRAME_COUNT: usize = 8;
 
 /// The limits for messages of the scheduler after the handshake.
-const LIMITS: Limits = Limits::HOST.with_frame_count(FRAME_COUNT as u64).with_frame_len(MESSAGE_LEN as u64).with_message_len(MESSAGE_LEN as u64).with_document_len(MESSAGE_LEN as u64).with_depth(16).with_items(MESSAGE_LEN as u32).with_decompressed_len(0).with_decompressed_message_len(0);
+const LIMITS: Limits = Limits::HOST
+    .with_frame_count(FRAME_COUNT as u64)
+    .with_frame_len(MESSAGE_LEN as u64)
+    .with_message_len(MESSAGE_LEN as u64)
+    .with_document_len(MESSAGE_LEN as u64)
+    .with_depth(16)
+    .with_items(MESSAGE_LEN as u32)
+    .with_decompressed_len(0)
+    .with_decompressed_message_len(0);
 
 fn program(out: &mut Semihosting) -> bool {
     #[cfg(feature = "break-no-panic")]

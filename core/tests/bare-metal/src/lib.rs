@@ -196,7 +196,9 @@ fn fnv(bytes: &[u8]) -> u64 {
 
 /// The options, opaque to the compiler.
 fn reading() -> ReadOptions {
-    ReadOptions::new(black_box(Limits::MICROCONTROLLER)).with_sets_and_enums(black_box(true)).with_lengths_optional(black_box(false))
+    ReadOptions::new(black_box(Limits::MICROCONTROLLER))
+        .with_sets_and_enums(black_box(true))
+        .with_lengths_optional(black_box(false))
 }
 
 /// The minimal use: decodes a message from a stream in pieces, and decompresses
@@ -680,7 +682,10 @@ pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, 
 /// As [`comm`], without streams.
 pub fn sans_io_comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, Fault> {
     let (mut first, mut second, mut outgoing) = ([0; 128], [0; 512], [0; 512]);
-    let options = black_box(CommOptions::CONNECTOR).with_role(role).with_handshake(Handshake::new(black_box(Some("lz4")))).with_limits(reading().limits);
+    let options = black_box(CommOptions::CONNECTOR)
+        .with_role(role)
+        .with_handshake(Handshake::new(black_box(Some("lz4"))))
+        .with_limits(reading().limits);
     let mut comm = Comm::<8>::new(options, &mut first, &mut outgoing)?;
     black_box(comm.send(&[stream]).is_ok());
     let mut second = Some(&mut second);
@@ -792,7 +797,9 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
 pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
     let mut levels = [daskwire_pickle::WriterLevel::EMPTY; 8];
     let mut out = [0; 512];
-    let options = WriterOptions::new().with_protocol(black_box(Protocol::V5)).with_framing(black_box(Framing::Frames));
+    let options = WriterOptions::new()
+        .with_protocol(black_box(Protocol::V5))
+        .with_framing(black_box(Framing::Frames));
     let mut writer = daskwire_pickle::Writer::with_options(&mut out, &mut levels, options);
     let mut rest = choices;
     while let [choice, after @ ..] = rest {
