@@ -91,14 +91,18 @@ impl Directory {
             }
         }
         found.sort_by_key(|segment| segment.number);
+        // The beginning of a segment is on disk before anything follows. The first one is whole before
+        // it has its name.
+        while found.len() > 1
+            && let Some(last) = found.pop_if(|last| last.is_short())
+        {
+            self.remove(&last)?;
+        }
         if let Some(last) = found.last_mut() {
             last.is_last = true;
         }
         for index in (0..found.len()).rev() {
-            if found[index]
-                .open()?
-                .is_some_and(|(flags, _)| flags & COMPLETE != 0)
-            {
+            if found[index].open()?.0 & COMPLETE != 0 {
                 for old in found.drain(..index) {
                     self.remove(&old)?;
                 }
@@ -151,9 +155,14 @@ impl Place<'_> {
 }
 
 impl Found {
-    /// Opens the segment, and reads its flags. `None` if it is the last one, and the system has
-    /// stored nothing of it.
-    fn open(&self) -> Result<Option<(u32, File)>, JournalError> {
+    /// Whether the segment has only a part of its beginning.
+    fn is_short(&self) -> bool {
+        let len = fs::metadata(&self.path).map(|metadata| metadata.len());
+        len.is_ok_and(|len| len < HEAD_LEN as u64)
+    }
+
+    /// Opens the segment, and reads its flags.
+    fn open(&self) -> Result<(u32, File), JournalError> {
         let error = |error| JournalError::io(&self.path, error);
         let mut file = File::open(&self.path).map_err(error)?;
         let mut head = [0; HEAD_LEN];
@@ -161,15 +170,12 @@ impl Found {
             Ok(()) => {}
             Err(short) if short.kind() == ErrorKind::UnexpectedEof => {
                 let path = self.path.clone();
-                return match self.is_last {
-                    true => Ok(None),
-                    false => Err(JournalError::NotASegment { path }),
-                };
+                return Err(JournalError::NotASegment { path });
             }
             Err(other) => return Err(error(other)),
         }
         match head.split_first_chunk() {
-            Some((MAGIC, flags)) => Ok(Some((word(flags), file))),
+            Some((MAGIC, flags)) => Ok((word(flags), file)),
             _ => Err(JournalError::NotASegment {
                 path: self.path.clone(),
             }),
@@ -184,9 +190,7 @@ impl Found {
     ) -> Result<u64, JournalError> {
         let path = &self.path;
         let error = |error| JournalError::io(path, error);
-        let Some((_, file)) = self.open()? else {
-            return Ok(0);
-        };
+        let (_, file) = self.open()?;
         let len = file.metadata().map_err(error)?.len();
         let mut reader = BufReader::with_capacity(1 << 18, file);
         let mut offset = HEAD_LEN as u64;
@@ -335,11 +339,21 @@ impl Segment {
         let flags = if is_complete { COMPLETE } else { 0 };
         segment.unwritten.extend_from_slice(&flags.to_le_bytes());
         segment.write()?;
+        segment.sync()?;
+        if !is_complete {
+            directory.sync()?;
+        }
         Ok(segment)
     }
 
-    /// Appends a batch, unless it is empty.
+    /// Writes a batch, unless it is empty.
     pub(super) fn append(&mut self, records: &[u8]) -> Result<(), JournalError> {
+        self.add(records)?;
+        self.write()
+    }
+
+    /// Adds a batch to what is to be written, unless it is empty.
+    pub(super) fn add(&mut self, records: &[u8]) -> Result<(), JournalError> {
         // Each call has at most what a client can send at once, which is shorter.
         let Ok(len) = u32::try_from(records.len()) else {
             let error = io::Error::new(ErrorKind::FileTooLarge, "a batch of more than 4 GiB");
@@ -355,7 +369,7 @@ impl Segment {
         head[8..].copy_from_slice(&check);
         self.unwritten.extend_from_slice(&head);
         self.unwritten.extend_from_slice(records);
-        self.write()
+        Ok(())
     }
 
     /// Writes what is left of the last batch.

@@ -88,6 +88,7 @@ impl Journal {
             base_len,
             sync,
             merging: None,
+            has_asked: false,
             stored: stored_sender,
             status: status_sender,
         };
@@ -103,11 +104,13 @@ impl Journal {
         })
     }
 
-    /// Passes on what the state has written since the last call. Returns the number to wait for
-    /// before the actions of the event are executed; `None` if they can be at once.
-    pub(crate) fn take(&self, state: &mut State) -> Option<u64> {
+    /// Passes on what the state has written since the last call. Returns the number that
+    /// [`stored`](Self::stored) has once all of it is stored.
+    pub(crate) fn take(&self, state: &mut State) -> u64 {
         if self.shared.is_ended.load(Ordering::Acquire) {
-            return None;
+            // Nothing reads the records any more.
+            state.take_journal(&mut Vec::new());
+            return 0;
         }
         let mut waiting = self.shared.lock();
         let before = waiting.records.len();
@@ -120,9 +123,21 @@ impl Journal {
             }
             self.shared.changed.notify_one();
         }
-        let count = waiting.count;
-        let must_wait = self.sync == JournalSync::Always && *self.stored.borrow() < count;
-        must_wait.then_some(count)
+        waiting.count
+    }
+
+    /// Whether nothing may be answered before its records are stored.
+    pub(crate) fn precedes_all(&self) -> bool {
+        self.sync == JournalSync::Always
+    }
+
+    /// The number of all records so far, as [`take`](Self::take) returns it.
+    pub(crate) fn count(&self) -> u64 {
+        self.shared.lock().count
+    }
+
+    pub(crate) fn is_stored(&self, number: u64) -> bool {
+        *self.stored.borrow() >= number
     }
 
     /// Number of events whose records are stored.
@@ -154,8 +169,18 @@ struct Writer {
     base_len: u64,
     sync: JournalSync,
     merging: Option<JoinHandle<Result<u64, JournalError>>>,
+    /// Whether the state was asked for a new part since the segment began.
+    has_asked: bool,
     stored: watch::Sender<u64>,
     status: watch::Sender<JournalStatus>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Also after a panic: nothing waits for records that will never be stored.
+        self.shared.is_ended.store(true, Ordering::Release);
+        self.stored.send_replace(u64::MAX);
+    }
 }
 
 impl Writer {
@@ -186,9 +211,9 @@ impl Writer {
                 break;
             }
             let (before, after) = records.split_at(part.unwrap_or(records.len()));
-            if !self.store(|writer| writer.segment.append(before))
+            if !self.append(before)
                 || (part.is_some() && !self.begin_segment())
-                || !self.store(|writer| writer.segment.append(after))
+                || !self.append(after)
                 || (self.sync != JournalSync::Never && !self.store(|writer| writer.segment.sync()))
             {
                 break;
@@ -196,8 +221,6 @@ impl Writer {
             self.stored.send_replace(count);
             self.consider_merging();
         }
-        self.shared.is_ended.store(true, Ordering::Release);
-        self.stored.send_replace(u64::MAX);
         if let Some(merging) = self.merging.take() {
             let _ = merging.join();
         }
@@ -220,11 +243,24 @@ impl Writer {
         }
     }
 
+    /// Appends records. Returns `false` if that is given up.
+    fn append(&mut self, records: &[u8]) -> bool {
+        if let Err(error) = self.segment.add(records) {
+            self.give_up(error.to_string());
+            return false;
+        }
+        self.store(|writer| writer.segment.write())
+    }
+
+    fn give_up(&self, reason: String) {
+        self.status.send_replace(JournalStatus::Ended(reason));
+        self.shared.lock().records = Vec::new();
+    }
+
     /// Stores something, and tries again while that fails. Returns `false` if it is given up.
-    fn store(&mut self, act: impl FnOnce(&mut Self) -> Result<(), JournalError>) -> bool {
-        let mut result = act(self);
+    fn store(&mut self, mut act: impl FnMut(&mut Self) -> Result<(), JournalError>) -> bool {
         loop {
-            let Err(error) = result else {
+            let Err(error) = act(self) else {
                 self.status.send_if_modified(|status| {
                     core::mem::replace(status, JournalStatus::Written) != JournalStatus::Written
                 });
@@ -233,19 +269,15 @@ impl Writer {
             let reason = error.to_string();
             // Those who wait are answered: the cluster goes on.
             self.stored.send_replace(u64::MAX);
-            let mut waiting = self.shared.lock();
+            let waiting = self.shared.lock();
             let is_over = waiting.is_closing || waiting.records.len() > MAX_WAITING;
-            self.status.send_replace(match is_over {
-                true => JournalStatus::Ended(reason),
-                false => JournalStatus::Failing(reason),
-            });
+            drop(waiting);
             if is_over {
-                waiting.records = Vec::new();
+                self.give_up(reason);
                 return false;
             }
-            drop(waiting);
+            self.status.send_replace(JournalStatus::Failing(reason));
             thread::sleep(RETRY);
-            result = self.segment.write();
         }
     }
 
@@ -259,10 +291,10 @@ impl Writer {
             Ok(())
         });
         let Some(next) = next.filter(|_| is_begun) else {
-            // The segment goes on.
-            return is_begun;
+            return false;
         };
         self.segment = next;
+        self.has_asked = false;
         let directory = Arc::clone(&self.directory);
         let merging = thread::Builder::new().name("journal-merge".to_owned());
         let merging = merging.spawn(move || segment::merge(&directory, number));
@@ -283,7 +315,9 @@ impl Writer {
                 Err(_) => {}
             }
         }
-        if self.merging.is_none() && self.segment.len > MIN_MERGED.max(2 * self.base_len) {
+        let is_long = self.segment.len > MIN_MERGED.max(2 * self.base_len);
+        if is_long && self.merging.is_none() && !self.has_asked {
+            self.has_asked = true;
             self.shared.wants_part.store(true, Ordering::Release);
         }
     }

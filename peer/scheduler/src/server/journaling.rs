@@ -74,6 +74,20 @@ impl Shared {
         let _ = is_resumed.wait_for(|is_resumed| *is_resumed).await;
     }
 
+    /// Waits until all that was done before is stored, if nothing may be answered earlier. Cancel safe.
+    pub(super) async fn stored(&self) {
+        let waiting = {
+            let machine = self.lock();
+            let journal = machine.journal.as_ref();
+            let journal = journal.filter(|journal| journal.precedes_all());
+            journal.map(|journal| (journal.count(), journal.stored()))
+        };
+        if let Some((number, mut stored)) = waiting {
+            // Fails if the journal has ended.
+            let _ = stored.wait_for(|stored| *stored >= number).await;
+        }
+    }
+
     /// Executes what waits for the journal, and reports whether it is written.
     pub(crate) async fn serve_journal(self: Arc<Self>) {
         let of_journal = |machine: &mut SchedulerMachine| {
@@ -89,6 +103,11 @@ impl Shared {
                     let number = *stored.borrow_and_update();
                     self.with_machine(|machine| machine.stored(number));
                     if changed.is_err() {
+                        // The journal has ended, and says why.
+                        let ended = status.borrow_and_update().clone();
+                        if let JournalStatus::Ended(reason) = ended {
+                            self.notify(&Notice::JournalFailed { reason, is_over: true });
+                        }
                         return;
                     }
                 }

@@ -165,14 +165,27 @@ impl SchedulerMachine {
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
-        if let Some(journal) = &self.journal {
-            let number = journal.take(&mut self.state);
-            if number.is_some() || !self.unstored.is_empty() {
-                let number = number.unwrap_or_default();
-                return self.unstored.push_back((number, actions));
-            }
+        let Some(journal) = &self.journal else {
+            return self.perform_now(actions);
+        };
+        let number = journal.take(&mut self.state);
+        if journal.is_stored(number) && self.unstored.is_empty() {
+            return self.perform_now(actions);
         }
-        self.perform_now(actions);
+        if journal.precedes_all() {
+            return self.unstored.push_back((number, actions));
+        }
+        // A client does not send a graph again that was acknowledged.
+        let is_acknowledgement =
+            |action: &Action| matches!(action, Action::ToClient(_, ToClient::GraphsAccepted(_)));
+        let (acknowledgements, others) = match actions.iter().any(is_acknowledgement) {
+            true => actions.into_iter().partition(is_acknowledgement),
+            false => (Vec::new(), actions),
+        };
+        if !acknowledgements.is_empty() {
+            self.unstored.push_back((number, acknowledgements));
+        }
+        self.perform_now(others);
     }
 
     fn perform_now(&mut self, actions: Vec<Action>) {
@@ -180,7 +193,7 @@ impl SchedulerMachine {
         while let Some(id) = self.outbox.newly_behind.pop() {
             let event = SchedulerInput::ClientBehind(id);
             let actions = self.state.handle(self.now, event);
-            self.outbox.perform(actions);
+            self.perform(actions);
         }
     }
 

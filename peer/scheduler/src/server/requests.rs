@@ -29,6 +29,22 @@ use crate::state::{Place, SchedulerInput, Selection, State, UnknownOps, is_about
 const MAX_QUERIED: usize = 512;
 use crate::{LeaveReason, Notice, Permissions};
 
+/// Requests that are answered while the workers of an earlier scheduler are waited for.
+const PRECEDES: [&str; 11] = [
+    "identity",
+    "ping",
+    "echo",
+    "versions",
+    // Waits by itself.
+    "register-client",
+    "register-worker",
+    "heartbeat_worker",
+    "unregister",
+    "register_nanny",
+    "subscribe_worker_status",
+    "terminate",
+];
+
 /// Requests that a process of Python answers.
 #[cfg(target_os = "linux")]
 const RUN_BY_PYTHON: [&str; 3] = [
@@ -87,6 +103,11 @@ impl Shared {
                 });
             }
             let mut pending = None;
+            if let Ok(request) = &incoming.request
+                && !PRECEDES.contains(&request.op())
+            {
+                self.resumed().await;
+            }
             let reply = match (denied, incoming.request) {
                 (Some(denied), Ok(Request::RegisterClient(_))) => {
                     return self.refuse_client(channel, &denied).await;
@@ -142,6 +163,9 @@ impl Shared {
             };
             let is_end = matches!(reply, Reply::Terminate);
             let is_closing = is_end || incoming.is_last || matches!(reply, Reply::CloseComm);
+            if incoming.wants_reply && self.has_journal() {
+                self.stored().await;
+            }
             let is_sent = !incoming.wants_reply || channel.sender.send(&reply).await.is_ok();
             if let Some(pending) = pending.filter(|_| is_sent) {
                 pending.sent();
