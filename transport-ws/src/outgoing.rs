@@ -565,7 +565,7 @@ mod tests {
                 false => (flush(), answer()),
             };
             let waker = gate.0.lock().unwrap().2.take();
-            waker.expect("somebody waits").wake();
+            waker.expect("a task waits").wake();
             for woken in [reader, writer] {
                 assert!(woken.0.load(Ordering::Relaxed), "{reader_first}");
             }

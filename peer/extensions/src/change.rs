@@ -7,7 +7,7 @@ use daskwire_messages::{Key, Value};
 use super::context::Record;
 
 /// A change of an object. The last one of each variable, event, queue, value of a queue, semaphore,
-/// lease, holder of locks and dataset says what there is.
+/// lease, holder of locks and dataset is the one that counts.
 ///
 /// Requests that wait are not among them.
 #[derive(Clone, Debug, PartialEq)]

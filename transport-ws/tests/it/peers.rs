@@ -306,7 +306,7 @@ async fn many_comms_that_are_dropped_together_stay_open_for_their_peers() {
         let last = comm.read_message().await.unwrap().expect("a message");
         assert_eq!(&last[0][..], b"last");
         assert!(comm.read_message().await.unwrap().is_none());
-        comm.write_message(&[b"nobody is told of this"])
+        comm.write_message(&[b"not announced before"])
             .await
             .unwrap();
     }

@@ -164,7 +164,7 @@ async fn a_client_in_python_finds_what_it_submits_again() {
         "{'cancelled'}"
     );
     assert_eq!(cluster.python("sum(client.gather(submit()))"), "190");
-    // Each ran once before and once after, whoever has submitted it.
+    // Each ran once before and once after, for the journal or the client.
     let count = format!("len(os.listdir('{}'))", noted.path());
     assert_eq!(cluster.python(&count), "40");
 }

@@ -194,7 +194,7 @@ pub enum ClientInput {
     /// The client is to be closed.
     Close,
     /// The client ends, for example because it was dropped. Unlike after
-    /// [`Close`](Self::Close), nobody waits until the scheduler knows.
+    /// [`Close`](Self::Close), no call waits until the scheduler knows.
     End {
         /// The reason.
         reason: String,

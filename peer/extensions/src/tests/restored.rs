@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a change is about. The last change of each place says what there is.
+/// What a change is about. The last change of each place is the one that counts.
 fn place(change: &Change) -> String {
     match change {
         Change::Variable { name, .. } => format!("variable {name}"),
@@ -34,7 +34,7 @@ fn is_end(change: &Change) -> bool {
 }
 
 impl World {
-    /// The changes that say what there is.
+    /// The changes that make the same objects.
     fn last_changes(&self) -> Vec<Change> {
         let mut last: BTreeMap<String, usize> = BTreeMap::new();
         for (index, change) in self.changes.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The records of shared objects, and of plugins.
 //!
 //! Each begins with its *place*, a byte string that says which object of its kind it is about, and has
-//! nothing else if the object is gone. The last record of a place says what there is.
+//! nothing else if the object is gone. The last record of a place is the one that counts.
 
 use core::time::Duration;
 
