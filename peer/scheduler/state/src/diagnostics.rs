@@ -88,7 +88,7 @@ impl State {
         let copy = self.journal.is_some().then(|| value.clone());
         self.metadata.set(path, value)?;
         if let Some(value) = copy {
-            self.journal_metadata(path, &value);
+            self.journal_metadata(path, Some(&value));
         }
         Ok(())
     }

@@ -129,11 +129,13 @@ impl Metadata {
         Ok(())
     }
 
-    /// Forgets the metadata under a key, such as that of a task.
-    pub(super) fn forget(&mut self, key: &Key) {
-        if let Some(node) = self.root.remove(key) {
+    /// Forgets the metadata under a key, such as that of a task. Returns whether there is any.
+    pub(super) fn forget(&mut self, key: &Key) -> bool {
+        let node = self.root.remove(key);
+        if let Some(node) = &node {
             self.len -= key.as_msgpack().len() + OVERHEAD + node.len();
         }
+        node.is_some()
     }
 
     /// Returns the value at a path.
@@ -275,8 +277,8 @@ mod tests {
         assert_eq!(get(&metadata, "a b c d"), Ok(Value::from(4)));
         assert_eq!(get(&metadata, "x"), Ok(Value::None));
         assert!(matches!(get(&metadata, ""), Ok(Value::Dict(all)) if all.len() == 2));
-        for name in ["a", "n"] {
-            metadata.forget(&Key::from(name));
+        for (name, is_there) in [("a", true), ("n", false)] {
+            assert_eq!(metadata.forget(&Key::from(name)), is_there);
             assert_eq!(metadata.len, counted(&metadata));
         }
         assert_eq!(get(&metadata, "a"), missing("a"));

@@ -387,7 +387,9 @@ impl State {
             if let Some(run_spec) = &task.run_spec {
                 self.leave_group(run_spec.group);
             }
-            self.metadata.forget(&task.key);
+            if self.metadata.forget(&task.key) {
+                self.journal_metadata(core::slice::from_ref(&task.key), None);
+            }
             self.shuffles.forget_task(id);
             self.record(task.key, task.last_recorded_stage, "forgotten");
         }

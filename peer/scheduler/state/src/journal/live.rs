@@ -1,6 +1,7 @@
 //! Which records of a journal still matter.
 
-use std::collections::{HashMap, HashSet};
+use core::ops::Bound;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::record::{Content, Kind, Record, RecordError, Records};
 
@@ -20,7 +21,7 @@ pub struct Live {
     /// The number of tasks that refer to demands and failures.
     used: HashMap<u64, usize>,
     /// The number of the last record with each path of metadata.
-    metadata: HashMap<Box<[u8]>, u64>,
+    metadata: BTreeMap<Box<[u8]>, u64>,
     /// The number of records of metadata that were noted, and that were selected.
     metadata_counts: [u64; 2],
     /// The number of the last record of each place of shared objects and plugins that are there.
@@ -137,7 +138,10 @@ impl Live {
             Kind::Metadata => {
                 self.metadata_counts[0] += 1;
                 let path = content.bytes()?;
-                self.metadata.insert(path.into(), self.metadata_counts[0]);
+                self.forget_metadata(path);
+                if !content.is_empty() {
+                    self.metadata.insert(path.into(), self.metadata_counts[0]);
+                }
             }
             Kind::Demands | Kind::Failure | Kind::Actor => {}
             kind => {
@@ -157,6 +161,18 @@ impl Live {
             for number in demands.into_iter().chain(failure) {
                 self.unrefer(Some(number));
             }
+        }
+    }
+
+    /// Forgets what was set at a path and below it. No key is the beginning of another one.
+    fn forget_metadata(&mut self, path: &[u8]) {
+        self.metadata.remove(path);
+        let after = (Bound::Excluded(path), Bound::Unbounded);
+        while let Some((below, _)) = self.metadata.range::<[u8], _>(after).next()
+            && below.starts_with(path)
+        {
+            let below = below.clone();
+            self.metadata.remove(&below);
         }
     }
 

@@ -295,7 +295,8 @@ impl State {
         }
     }
 
-    pub(super) fn journal_metadata(&mut self, path: &[Key], value: &Value) {
+    /// Writes metadata; `None` if what was set at a path is forgotten.
+    pub(super) fn journal_metadata(&mut self, path: &[Key], value: Option<&Value>) {
         if let Some(journal) = &mut self.journal {
             journal.write(Kind::Metadata, |to| {
                 let mut place = Vec::new();
@@ -303,7 +304,9 @@ impl State {
                     place.extend_from_slice(key.as_msgpack());
                 }
                 to.bytes(&place);
-                to.value(value);
+                if let Some(value) = value {
+                    to.value(value);
+                }
             });
         }
     }

@@ -43,7 +43,8 @@ pub(super) enum Kind {
     Worker = 13,
     /// A worker has left.
     WorkerLeft = 14,
-    /// Metadata was set; there is no number, but the path and the value.
+    /// Metadata was set; there is no number, but the path and the value. Without a value, it is
+    /// forgotten.
     Metadata = 15,
     /// A client may return: the number of its graphs that were handled.
     Graphs = 16,

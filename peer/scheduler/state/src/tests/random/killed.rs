@@ -14,7 +14,7 @@ impl Simulation {
     }
 
     /// Replaces the records of the journal by those that still matter.
-    fn merge_journal(&mut self) {
+    pub(super) fn merge_journal(&mut self) {
         self.keep_journal();
         self.state.begin_journal_part();
         let mut live = Live::default();
@@ -66,12 +66,25 @@ impl Simulation {
     /// Kills the scheduler. Workers and clients connect to the next one. Returns the number of
     /// results that it has at once.
     fn kill(&mut self) -> usize {
-        self.keep_journal();
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
             if self.number(6) == 0 {
                 self.workers.remove(&id);
             }
         }
+        let finished_count = self.kill_scheduler();
+        self.return_reader();
+        let clients = core::mem::take(&mut self.clients);
+        for (client, views) in clients {
+            let name = self.names[&client].clone();
+            self.return_client(&name, views);
+        }
+        finished_count
+    }
+
+    /// Kills the scheduler. Workers connect to the next one. Returns the number of results that it
+    /// has at once.
+    pub(super) fn kill_scheduler(&mut self) -> usize {
+        self.keep_journal();
         let finished = self.finished_keys();
         let (objects, mut held) = self.shared_objects();
         let slice_len = self.state.slice_len;
@@ -108,12 +121,6 @@ impl Simulation {
         for key in &finished {
             let status = self.state.status(key);
             assert_eq!(status, Some(TaskState::Memory), "{key}");
-        }
-        self.return_reader();
-        let clients = core::mem::take(&mut self.clients);
-        for (client, views) in clients {
-            let name = self.names[&client].clone();
-            self.return_client(&name, views);
         }
         finished.len()
     }
@@ -154,7 +161,7 @@ impl Simulation {
     }
 
     /// Begins again with a state that keeps a journal.
-    fn restart_with_journal(&mut self) {
+    pub(super) fn restart_with_journal(&mut self) {
         let slice_len = self.state.slice_len;
         let restoring = Restoring::new(self.state.policy.clone(), self.now);
         self.state = restoring.finish();
@@ -238,6 +245,36 @@ fn workers_are_awaited_until_the_state_is_resumed() {
     cluster.state.take_journal(&mut records);
     restart(&mut cluster, &records);
     assert!(!cluster.state.awaits_workers());
+}
+
+#[test]
+fn metadata_that_is_replaced_or_forgotten_is_not_kept() {
+    let mut cluster = Cluster::new();
+    cluster.state.keep_journal();
+    let set = |cluster: &mut Cluster, path: &[&str], value: i64| {
+        cluster.handle(SchedulerInput::MetadataSet {
+            path: path.iter().copied().map(Key::from).collect(),
+            value: Value::from(value),
+        });
+    };
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    for number in 0..100 {
+        set(&mut cluster, &["a", &number.to_string()], number);
+        set(&mut cluster, &["x", &number.to_string(), "y"], number);
+    }
+    set(&mut cluster, &["ab", "c"], 2);
+    set(&mut cluster, &["a"], 1);
+    set(&mut cluster, &["a", "d"], 3);
+    cluster.release(client, &["x"]);
+    assert_eq!(cluster.status("x"), None);
+    let expected = cluster.state.metadata(&[]);
+    assert!(matches!(&expected, Ok(Value::Dict(all)) if all.len() == 2));
+    let mut records = Vec::new();
+    cluster.state.take_journal(&mut records);
+    let records = restart(&mut cluster, &records);
+    assert_eq!(cluster.state.metadata(&[]), expected);
+    assert!(records.len() < 1000, "{}", records.len());
 }
 
 #[test]
