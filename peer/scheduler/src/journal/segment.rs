@@ -25,6 +25,9 @@ const HEAD_LEN: usize = MAGIC.len() + 4;
 /// Length of what precedes the records of a batch.
 const BATCH_HEAD_LEN: usize = 12;
 
+/// The last number of a segment from which a scheduler continues. None counts that far.
+const MAX_NUMBER: u64 = u64::MAX / 2;
+
 /// Maximum length of a batch that is merged from several.
 pub(super) const MAX_BATCH: usize = 1 << 20;
 
@@ -78,6 +81,7 @@ impl Directory {
                 continue;
             };
             match (number.parse(), kind) {
+                (Ok(MAX_NUMBER..), "segment") => return Err(JournalError::NotASegment { path }),
                 (Ok(number), "segment") => found.push(Found {
                     number,
                     path,
@@ -312,9 +316,13 @@ pub(super) struct Segment {
     file: File,
     number: u64,
     path: PathBuf,
+    /// Length of what is written.
     pub(super) len: u64,
-    /// The part of the last batch that is still to be written.
-    pub(super) unwritten: Vec<u8>,
+    /// The last batches, as they are in the file: those that are still to be written, after those
+    /// that are [kept](Self::add) until they are on disk.
+    tail: Vec<u8>,
+    /// How much of the tail is written.
+    written: usize,
 }
 
 impl Segment {
@@ -328,16 +336,15 @@ impl Segment {
         let kind = if is_complete { "new" } else { "segment" };
         let path = directory.path_of(number, kind);
         let file = private().truncate(true).open(&path);
+        let flags = if is_complete { COMPLETE } else { 0 };
         let mut segment = Self {
             file: file.map_err(|error| JournalError::io(&path, error))?,
             number,
             path,
             len: 0,
-            unwritten: Vec::new(),
+            tail: [&MAGIC[..], &flags.to_le_bytes()].concat(),
+            written: 0,
         };
-        segment.unwritten.extend_from_slice(MAGIC);
-        let flags = if is_complete { COMPLETE } else { 0 };
-        segment.unwritten.extend_from_slice(&flags.to_le_bytes());
         segment.write()?;
         segment.sync()?;
         if !is_complete {
@@ -346,13 +353,15 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Writes a batch, unless it is empty.
+    /// Writes a batch, unless it is empty, and does not keep it.
     pub(super) fn append(&mut self, records: &[u8]) -> Result<(), JournalError> {
         self.add(records)?;
-        self.write()
+        self.write()?;
+        self.forget();
+        Ok(())
     }
 
-    /// Adds a batch to what is to be written, unless it is empty.
+    /// Adds a batch to what is to be written, unless it is empty. It is kept until it is on disk.
     pub(super) fn add(&mut self, records: &[u8]) -> Result<(), JournalError> {
         // Each call has at most what a client can send at once, which is shorter.
         let Ok(len) = u32::try_from(records.len()) else {
@@ -367,34 +376,50 @@ impl Segment {
         head[4..8].copy_from_slice(&checksum(records).to_le_bytes());
         let check = checksum(&head[..8]).to_le_bytes();
         head[8..].copy_from_slice(&check);
-        self.unwritten.extend_from_slice(&head);
-        self.unwritten.extend_from_slice(records);
+        self.tail.extend_from_slice(&head);
+        self.tail.extend_from_slice(records);
         Ok(())
     }
 
-    /// Writes what is left of the last batch.
+    /// Writes what was added and is not written yet.
     pub(super) fn write(&mut self) -> Result<(), JournalError> {
-        let mut written = 0;
-        let result = loop {
-            let left = &self.unwritten[written..];
-            if left.is_empty() {
-                break Ok(());
-            }
-            match self.file.write(left) {
-                Ok(0) => break Err(ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => break Err(error),
-            }
-        };
-        self.unwritten.drain(..written);
-        self.len += written as u64;
-        result.map_err(|error| JournalError::io(&self.path, error))
+        #[cfg(test)]
+        faults::wait(&self.path);
+        while let Some(left) = self.tail.get(self.written..)
+            && !left.is_empty()
+        {
+            let error = match self.file.write(left) {
+                Ok(0) => ErrorKind::WriteZero.into(),
+                Ok(count) => {
+                    self.written += count;
+                    self.len += count as u64;
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            return Err(JournalError::io(&self.path, error));
+        }
+        Ok(())
     }
 
-    pub(super) fn sync(&self) -> Result<(), JournalError> {
+    /// Has the system store what is written, which is all that was added. After an error, it is
+    /// unknown what is on disk, also if another call succeeds: the segment has to be
+    /// [replaced](Self::replaced).
+    pub(super) fn sync(&mut self) -> Result<(), JournalError> {
+        #[cfg(test)]
+        faults::sync(&self.path, self.len - self.written as u64)?;
         let synced = self.file.sync_data();
-        synced.map_err(|error| JournalError::io(&self.path, error))
+        synced.map_err(|error| JournalError::io(&self.path, error))?;
+        self.forget();
+        Ok(())
+    }
+
+    /// Does not keep what is written.
+    pub(super) fn forget(&mut self) {
+        self.tail.clear();
+        self.tail.shrink_to(MAX_BATCH);
+        self.written = 0;
     }
 
     pub(super) const fn number(&self) -> u64 {
@@ -409,5 +434,56 @@ impl Segment {
         self.path = path;
         directory.sync()?;
         Ok(self.len)
+    }
+
+    /// Writes the segment to another file, which takes its place once it is on disk: what was
+    /// before, and what was added since.
+    pub(super) fn replaced(&self, directory: &Directory) -> Result<Self, JournalError> {
+        let path = directory.path_of(self.number, "new");
+        let error = |error| JournalError::io(&path, error);
+        let synced_len = self.len - self.written as u64;
+        let mut synced = File::open(&self.path).map_err(error)?.take(synced_len);
+        let mut file = private().truncate(true).open(&path).map_err(error)?;
+        if io::copy(&mut synced, &mut file).map_err(error)? != synced_len {
+            return Err(error(ErrorKind::UnexpectedEof.into()));
+        }
+        let mut segment = Self {
+            file,
+            number: self.number,
+            path: path.clone(),
+            len: synced_len,
+            tail: self.tail.clone(),
+            written: 0,
+        };
+        segment.write()?;
+        segment.publish(directory)?;
+        Ok(segment)
+    }
+}
+
+/// Faults of a disk. A test causes them by files in the directory of the journal.
+#[cfg(test)]
+mod faults {
+    use super::*;
+
+    /// While there is a file `hanging`, nothing is written.
+    pub(super) fn wait(path: &Path) {
+        while path.with_file_name("hanging").exists() {
+            std::thread::sleep(core::time::Duration::from_millis(1));
+        }
+    }
+
+    /// If there is a file `failing`, it is removed, and what was to be stored is lost.
+    pub(super) fn sync(path: &Path, synced_len: u64) -> Result<(), JournalError> {
+        wait(path);
+        if fs::remove_file(path.with_file_name("failing")).is_err() {
+            return Ok(());
+        }
+        let error = |error| JournalError::io(path, error);
+        let file = private().open(path).map_err(error)?;
+        let len = file.metadata().map_err(error)?.len();
+        file.set_len(synced_len).map_err(error)?;
+        file.set_len(len).map_err(error)?;
+        Err(error(io::Error::other("the disk has failed")))
     }
 }

@@ -7,11 +7,15 @@ use std::sync::atomic::Ordering;
 use daskwire_comm::runtime;
 
 use super::{Notice, SchedulerInput, SchedulerMachine, Shared};
-use crate::journal::JournalStatus;
+use crate::JournalSync;
+use crate::journal::{Journal, JournalStatus};
 use crate::state::State;
 
 /// Interval at which is checked whether all workers have returned.
 const STEP: Duration = Duration::from_millis(20);
+
+/// Interval at which is checked whether the disk answers.
+const CHECK: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 1000 });
 
 impl Shared {
     pub(crate) fn has_journal(&self) -> bool {
@@ -99,30 +103,43 @@ impl Shared {
         };
         loop {
             tokio::select! {
-                changed = stored.changed() => {
-                    let number = *stored.borrow_and_update();
-                    self.with_machine(|machine| machine.stored(number));
-                    if changed.is_err() {
-                        // The journal has ended, and says why.
-                        let ended = status.borrow_and_update().clone();
-                        if let JournalStatus::Ended(reason) = ended {
-                            self.notify(&Notice::JournalFailed { reason, is_over: true });
-                        }
+                Ok(()) = stored.changed() => {}
+                Ok(()) = status.changed() => {
+                    let status = status.borrow_and_update().clone();
+                    self.notify(&self.journal_notice(status));
+                }
+                () = runtime::sleep(CHECK) => {
+                    let check = |machine: &mut SchedulerMachine| {
+                        machine.journal.as_ref().map(Journal::check)
+                    };
+                    if self.with_machine(check).is_none() {
+                        // It is closed.
                         return;
                     }
                 }
-                Ok(()) = status.changed() => {
-                    let reason = match status.borrow_and_update().clone() {
-                        JournalStatus::Written => None,
-                        JournalStatus::Failing(reason) => Some((reason, false)),
-                        JournalStatus::Ended(reason) => Some((reason, true)),
-                    };
-                    self.notify(&match reason {
-                        None => Notice::JournalWritten,
-                        Some((reason, is_over)) => Notice::JournalFailed { reason, is_over },
-                    });
-                }
             }
+            let number = *stored.borrow_and_update();
+            self.with_machine(|machine| machine.stored(number));
+        }
+    }
+
+    fn journal_notice(&self, status: JournalStatus) -> Notice {
+        match status {
+            JournalStatus::Written => Notice::JournalWritten,
+            JournalStatus::Slow(waited) => {
+                let options = self.options.journal.as_ref();
+                let delays_all = options.is_some_and(|options| options.sync == JournalSync::Always);
+                Notice::JournalSlow { waited, delays_all }
+            }
+            JournalStatus::Unmerged(reason) => Notice::JournalUnmerged { reason },
+            JournalStatus::Failing(reason) => Notice::JournalFailed {
+                reason,
+                is_over: false,
+            },
+            JournalStatus::Ended(reason) => Notice::JournalFailed {
+                reason,
+                is_over: true,
+            },
         }
     }
 }

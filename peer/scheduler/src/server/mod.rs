@@ -172,6 +172,9 @@ impl SchedulerMachine {
         if journal.is_stored(number) && self.unstored.is_empty() {
             return self.perform_now(actions);
         }
+        if actions.is_empty() {
+            return;
+        }
         if journal.precedes_all() {
             return self.unstored.push_back((number, actions));
         }

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, JournalStatus};
 
 /// A directory that is removed at the end.
 struct Scratch(PathBuf);
@@ -305,6 +305,181 @@ fn the_length_of_a_journal_is_bounded() {
     let (_, state, restored) = open(&scratch.options()).expect("it can be read");
     assert_eq!((state.task_count(), restored.task_count), (10, 10));
     assert!((3990..4000).all(|number| has(&state, &format!("t-{number}"))));
+}
+
+impl Journaled {
+    fn status(&self) -> JournalStatus {
+        self.journal.status().borrow().clone()
+    }
+
+    /// Submits tasks until something is the case.
+    fn submit_until(&mut self, mut is_over: impl FnMut(&Self) -> bool) {
+        for number in 0.. {
+            assert!(number < 100_000, "{:?}", self.status());
+            self.submit(&format!("t-{}", self.client_count));
+            if is_over(self) {
+                return;
+            }
+            if number % 10 == 9 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+fn len_of(segments: Vec<PathBuf>) -> u64 {
+    let lens = segments.into_iter();
+    lens.filter_map(|path| Some(fs::metadata(path).ok()?.len()))
+        .sum()
+}
+
+#[test]
+fn what_a_disk_could_not_store_is_written_elsewhere() {
+    let scratch = Scratch::new("failing");
+    let options = scratch.options().with_sync(JournalSync::Always);
+    let mut journaled = Journaled::open(&options);
+    for number in 0..5 {
+        if number % 2 == 1 {
+            fs::write(scratch.0.join("failing"), "").expect("there is space");
+        }
+        journaled.submit(&format!("t-{number}"));
+        while fs::exists(scratch.0.join("failing")).expect("it can be read")
+            || journaled.status() != JournalStatus::Written
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    drop(journaled);
+    assert_eq!(keys_of(&options).expect("it is whole"), 5);
+}
+
+#[test]
+fn what_waits_for_a_disk_that_hangs_is_bounded() {
+    let scratch = Scratch::new("hanging");
+    let options = scratch.options().with_sync(JournalSync::Always);
+    let mut journaled = Journaled::open(&options);
+    journaled.submit("t-0");
+    let mut stored = journaled.journal.stored();
+    while *stored.borrow_and_update() < journaled.number {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    fs::write(scratch.0.join("hanging"), "").expect("there is space");
+    let mut longest = 0;
+    journaled.submit_until(|journaled| {
+        longest = longest.max(journaled.journal.waiting_len());
+        assert!(longest < 2 << 18, "{longest}");
+        matches!(journaled.status(), JournalStatus::Ended(_))
+    });
+    assert!(longest > 1 << 17, "{longest}");
+    let JournalStatus::Ended(reason) = journaled.status() else {
+        panic!("{:?}", journaled.status());
+    };
+    assert!(
+        reason.starts_with("the disk has not answered for"),
+        "{reason}"
+    );
+    // Nothing waits any more.
+    let count = journaled.client_count;
+    journaled.submit(&format!("t-{count}"));
+    assert!(journaled.journal.is_stored(journaled.number));
+    assert_eq!(journaled.journal.waiting_len(), 0);
+    fs::remove_file(scratch.0.join("hanging")).expect("it is there");
+    drop(journaled);
+    // What was being written is whole, and nothing follows.
+    let kept = keys_of(&options).expect("it is whole") as u64;
+    assert!((1..count / 2).contains(&kept), "{kept} of {count}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_wait_for_a_disk_that_hangs_which_is_reported() {
+    let scratch = Scratch::new("slow");
+    let options = scratch.options().with_sync(JournalSync::Always);
+    let notices: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&notices);
+    let on_notice = Arc::new(move |notice: &Notice| lock(&kept).push(notice.to_string()));
+    let all = Options::default()
+        .with_journal(options)
+        .with_on_notice(on_notice);
+    let scheduler = scheduler_with("inproc://journal-slow", all).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    fs::write(scratch.0.join("hanging"), "").expect("there is space");
+    let slow = "the disk of the journal has not answered for 0 s; nothing is answered until it does, or \
+                too much waits to be written";
+    let is_said = |text: &str| {
+        lock(&notices)
+            .iter()
+            .filter(|notice| *notice == text)
+            .count()
+            == 1
+    };
+    {
+        let set = client.call::<Value>(EventSet {
+            name: Key::from("n"),
+            ..EventSet::default()
+        });
+        let mut set = core::pin::pin!(set);
+        tokio::select! {
+            reply = &mut set => panic!("{reply:?}"),
+            () = until(|| is_said(slow)) => {}
+        }
+        fs::remove_file(scratch.0.join("hanging")).expect("it is there");
+        set.await.expect("it replies");
+    }
+    until(|| is_said("the journal is written again")).await;
+    assert!(is_said(slow));
+    scheduler.close().await;
+}
+
+#[test]
+fn a_journal_whose_parts_cannot_be_merged_is_bounded() {
+    for is_repaired in [false, true] {
+        let scratch = Scratch::new("unmerged");
+        let options = scratch.options();
+        let mut journaled = Journaled::open(&options);
+        // What is not finished is removed first, which fails for a directory.
+        let obstacle = scratch.0.join("7.new");
+        fs::create_dir(&obstacle).expect("there is space");
+        journaled
+            .submit_until(|journaled| matches!(journaled.status(), JournalStatus::Unmerged(_)));
+        let mut longest = 0;
+        if is_repaired {
+            journaled.submit_until(|_| len_of(scratch.segments()) > 512 << 10);
+            fs::remove_dir(&obstacle).expect("it is there");
+            journaled.submit_until(|journaled| journaled.status() == JournalStatus::Written);
+        } else {
+            journaled.submit_until(|journaled| {
+                longest = longest.max(len_of(scratch.segments()));
+                matches!(journaled.status(), JournalStatus::Ended(_))
+            });
+            assert!(longest < 2 << 20, "{longest}");
+            // None begins before those that there are were merged.
+            assert_eq!(scratch.segments().len(), 2);
+            fs::remove_dir(&obstacle).expect("it is there");
+        }
+        let count = journaled.client_count;
+        drop(journaled);
+        let kept = keys_of(&options).expect("it is whole") as u64;
+        match is_repaired {
+            true => assert_eq!(kept, count),
+            false => assert!((100..count).contains(&kept), "{kept} of {count}"),
+        }
+    }
+}
+
+#[test]
+fn no_segment_has_a_number_that_none_can_follow() {
+    let scratch = Scratch::new("last");
+    let (path, content) = written(&scratch, 1);
+    let last = scratch.0.join(format!("{}.segment", u64::MAX));
+    fs::write(&last, &content).expect("there is space");
+    let error = keys_of(&scratch.options()).expect_err("it is not ours");
+    assert!(
+        matches!(&error, JournalError::NotASegment { path } if *path == last),
+        "{error}"
+    );
+    fs::remove_file(&last).expect("it is there");
+    assert!(path.exists());
+    assert_eq!(keys_of(&scratch.options()).expect("it is whole"), 1);
 }
 
 #[tokio::test]

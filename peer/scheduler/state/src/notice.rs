@@ -160,6 +160,18 @@ pub enum Notice {
         /// Whether writing is no longer tried.
         is_over: bool,
     },
+    /// The disk of the journal has not answered for some seconds.
+    JournalSlow {
+        /// The time so far.
+        waited: Duration,
+        /// Whether nothing is answered meanwhile.
+        delays_all: bool,
+    },
+    /// Older parts of the journal cannot be merged. It grows until they can.
+    JournalUnmerged {
+        /// The reason.
+        reason: String,
+    },
     /// The journal is written again.
     JournalWritten,
     /// A worker has joined.
@@ -332,6 +344,22 @@ impl fmt::Display for Notice {
                 };
                 write!(f, "the journal cannot be written: {reason}; {next}")
             }
+            Self::JournalSlow { waited, delays_all } => {
+                let meanwhile = match delays_all {
+                    true => "nothing is answered until it does, or too much waits to be written",
+                    false => "the cluster goes on",
+                };
+                let seconds = waited.as_secs();
+                write!(
+                    f,
+                    "the disk of the journal has not answered for {seconds} s; {meanwhile}"
+                )
+            }
+            Self::JournalUnmerged { reason } => write!(
+                f,
+                "older parts of the journal cannot be merged, and it grows until they can: \
+                 {reason}; merging is tried again"
+            ),
             Self::JournalWritten => f.write_str("the journal is written again"),
             Self::WorkerJoined { worker, name } => {
                 write!(f, "the worker {worker}{} joined", Named(worker, name))
