@@ -24,18 +24,12 @@ const CLIENT_KEYS: usize = 4;
 
 type WorkerMemory = worker::Memory<WORKER_KEYS, 700, 768, 2>;
 
-const WORKER: worker::Config<'_> = worker::Config {
-    scheduler: "tcp://10.0.2.2:8786",
-    contact: "tcp://10.0.2.15:8000",
-    name: "mcu",
-};
+const WORKER: worker::Config<'_> =
+    worker::Config::new("tcp://10.0.2.2:8786", "tcp://10.0.2.15:8000", "mcu");
 
 type ClientMemory = client::Memory<CLIENT_KEYS, 700, 768>;
 
-const CLIENT: client::Config<'_> = client::Config {
-    scheduler: "tcp://10.0.2.2:8786",
-    name: "mcu",
-};
+const CLIENT: client::Config<'_> = client::Config::new("tcp://10.0.2.2:8786", "mcu");
 
 /// The maximum number of bytes that a socket buffers for a role.
 const MAX_BUFFERED: usize = 1 << 14;

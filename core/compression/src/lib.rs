@@ -62,6 +62,18 @@
     )
 )]
 
+/// Methods that set a public field of options, for structs that will get more fields.
+macro_rules! with_fields {
+    ($($method:ident($field:ident: $type:ty);)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $method(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}
+
 mod buffer;
 mod copy;
 #[cfg(any(feature = "lz4", feature = "snappy"))]

@@ -10,6 +10,7 @@ use crate::{BufferTooSmall, Compression, CompressionError};
 /// drawn and evaluated exactly as in Dask. A frame that is not longer than one
 /// sample is compressed without sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// The minimum length of frames to compress, in bytes.
     pub min_len: u64,
@@ -35,6 +36,14 @@ impl Policy {
         sample_count: 5,
         sample_len: 10_000,
     };
+
+    with_fields! {
+        with_min_len(min_len: u64);
+        with_max_len(max_len: u64);
+        with_max_percent(max_percent: u32);
+        with_sample_count(sample_count: u32);
+        with_sample_len(sample_len: u32);
+    }
 
     /// The length of the scratch buffer that
     /// [`maybe_compress`](Self::maybe_compress) needs for a frame of `len`

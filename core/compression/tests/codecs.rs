@@ -529,20 +529,15 @@ fn no_draw(_: u64) -> u64 {
 }
 
 /// What Dask's protocol page says: more than 1 kB, a gain of 10 %.
-const DOCUMENTED: Policy = Policy {
-    min_len: 1001,
-    max_len: u64::MAX,
-    max_percent: 90,
-    ..Policy::DASK
-};
+const DOCUMENTED: Policy = Policy::DASK
+    .with_min_len(1001)
+    .with_max_len(u64::MAX)
+    .with_max_percent(90);
 
 // PROTOCOL COMPRESS-7
 #[test]
 fn only_frames_within_the_length_bounds_are_compressed() {
-    let always = |policy: Policy| Policy {
-        sample_count: 0,
-        ..policy
-    };
+    let always = |policy: Policy| policy.with_sample_count(0);
     let sent = |policy, len: usize| {
         let results = &[1][..];
         decide(always(policy), &vec![0; len], results, &mut no_draw)
@@ -553,10 +548,7 @@ fn only_frames_within_the_length_bounds_are_compressed() {
     assert!(sent(Policy::DASK, 10_000));
     assert!(!sent(DOCUMENTED, 1_000));
     assert!(sent(DOCUMENTED, 1_001));
-    let short = Policy {
-        max_len: 20_000,
-        ..Policy::DASK
-    };
+    let short = Policy::DASK.with_max_len(20_000);
     assert!(sent(short, 20_000));
     assert!(!sent(short, 20_001));
     // The codec's own limit is not an error either.
@@ -630,12 +622,10 @@ fn samples_match_dask_at_the_same_positions() {
         (7, 1, 8),
         (40, 9, 41),
     ] {
-        let policy = Policy {
-            min_len: 0,
-            sample_len: size as u32,
-            sample_count: count as u32,
-            ..Policy::DASK
-        };
+        let policy = Policy::DASK
+            .with_min_len(0)
+            .with_sample_len(size as u32)
+            .with_sample_count(count as u32);
         for _ in 0..50 {
             let payload = &payload[..len];
             let places: Vec<usize> = (0..count).map(|_| random.below(len - size + 1)).collect();

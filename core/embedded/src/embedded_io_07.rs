@@ -153,6 +153,7 @@ impl<E> CommError<E> {
 /// The error of one of the two streams of a comm, whose error types may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum StreamError<R, W> {
     /// The stream that is read failed.
     Read(R),

@@ -52,6 +52,19 @@
     clippy::std_instead_of_alloc
 )]
 
+/// Methods that set a public field of options, for structs that will get more fields.
+#[cfg(feature = "roles")]
+macro_rules! with_fields {
+    ($($method:ident($field:ident: $type:ty);)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self::", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $method(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}
+
 #[cfg(feature = "roles")]
 pub mod client;
 #[cfg(feature = "roles")]

@@ -65,10 +65,7 @@ impl Session<'_> {
 async fn it_submits_waits_and_gathers() {
     let scheduler = daskwire_testing::scheduler_with_workers(1);
     let mut memory = Memory::<8, 4096, 2048>::new();
-    let config = Config {
-        scheduler: scheduler.address(),
-        name: "mcu-client",
-    };
+    let config = Config::new(scheduler.address(), "mcu-client");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut session = Session {
         client: Client::new(config, &mut memory),

@@ -127,11 +127,7 @@ fn request(op: &str) -> Vec<u8> {
 
 #[test]
 fn silent_and_stalled_peers_make_way_for_others() {
-    let config = Config {
-        scheduler: "tcp://10.0.2.2:8786",
-        contact: "tcp://10.0.2.15:8000",
-        name: "mcu",
-    };
+    let config = Config::new("tcp://10.0.2.2:8786", "tcp://10.0.2.15:8000", "mcu");
     for is_silent in [true, false] {
         let mut memory = Memory::<8, 1500, 1024, 2>::new();
         let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
@@ -165,11 +161,7 @@ fn silent_and_stalled_peers_make_way_for_others() {
 
 #[test]
 fn schedulers_of_old_releases_are_refused() {
-    let config = Config {
-        scheduler: "tcp://10.0.2.2:8786",
-        contact: "tcp://10.0.2.15:8000",
-        name: "mcu",
-    };
+    let config = Config::new("tcp://10.0.2.2:8786", "tcp://10.0.2.15:8000", "mcu");
     let mut memory = Memory::<8, 1500, 1024, 2>::new();
     let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
     let mut connections = Connections::<5>::new();

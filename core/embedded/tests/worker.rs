@@ -113,11 +113,7 @@ impl Running {
         let thread = std::thread::spawn(move || {
             let address = listener.local_addr().expect("it is bound");
             let contact = format!("tcp://{address}");
-            let config = Config {
-                scheduler: &scheduler,
-                contact: &contact,
-                name: "mcu",
-            };
+            let config = Config::new(&scheduler, &contact, "mcu");
             let mut memory = Memory::<32, 6144, 4096, 2>::new();
             let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
             drive(&mut worker, listener, |worker| {

@@ -182,6 +182,7 @@ impl TimeBase {
 /// The error of parsing an element type: the offset of the fault and the input that
 /// was expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DTypeError {
     /// Offset in the string, the list of fields or the pickle, in bytes.
     pub at: usize,

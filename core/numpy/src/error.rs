@@ -9,6 +9,7 @@ use daskwire_pickle::{PickleError, PickleErrorKind};
 
 /// An error of reading a payload as a value, with its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NumpyError {
     /// Index of the faulty frame in the message.
     pub frame: usize,

@@ -39,6 +39,7 @@ pub enum CommError {
 /// The error of [`Comm::drive`](super::Comm::drive) over a stream whose error is `E`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum DriveError<E> {
     /// The comm failed.
     Comm(CommError),

@@ -160,6 +160,7 @@ impl fmt::Debug for Prelude<'_> {
 /// The error of [`Prelude::split`], a fault of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum SplitError {
     /// There are fewer slots than frames; counted in frames.
     Slots(BufferTooSmall),
@@ -339,6 +340,7 @@ impl core::error::Error for EncodeError {}
 /// For recorded streams and transports that deliver whole messages. For a byte
 /// stream use a [`FrameDecoder`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct FramedMessage<'a> {
     /// The value of the prefix, if the stream has one.
     pub prefix_value: Option<u64>,

@@ -69,7 +69,7 @@ impl fmt::Debug for HeaderEntries<'_> {
 /// })
 /// .with_compression(FrameCompressor {
 ///     compression: &mut snappy,
-///     policy: Policy { min_len: 1000, ..Policy::DASK },
+///     policy: Policy::DASK.with_min_len(1000),
 ///     out: &mut out,
 ///     random: &mut random,
 /// });

@@ -107,11 +107,9 @@ impl Store {
             (literals, random) = (Literals(codec), |_| 0);
             builder = builder.with_compression(FrameCompressor {
                 compression: &mut literals,
-                policy: Policy {
-                    min_len,
-                    max_percent: u32::MAX,
-                    ..Policy::DASK
-                },
+                policy: Policy::DASK
+                    .with_min_len(min_len)
+                    .with_max_percent(u32::MAX),
                 out: &mut self.compressed,
                 random: &mut random,
             });

@@ -57,21 +57,19 @@ pub(crate) fn documents(input: &[u8]) {
 
 fn stream(bytes: &[u8], flags: u8) {
     let bit = |bit: u8| flags >> bit & 1 == 1;
-    let options = Options {
-        prefix: match flags & 3 {
+    let options = Options::default()
+        .with_prefix(match flags & 3 {
             0 => Some(Prefix::U64),
             1 => Some(Prefix::None),
             _ => None,
-        },
-        layout: match flags >> 2 & 3 {
+        })
+        .with_layout(match flags >> 2 & 3 {
             0 => Some(Layout::Modern),
             1 => Some(Layout::Classic),
             _ => None,
-        },
-        payloads: bit(4),
-        data: bit(5),
-        ..Options::default()
-    };
+        })
+        .with_payloads(bit(4))
+        .with_data(bit(5));
     BUDGET.check(bytes.len(), || {
         let mut inspector = Inspector::new(bytes, options.clone());
         while let Ok(Some(recorded)) = inspector.next_message() {
@@ -89,11 +87,8 @@ fn stream(bytes: &[u8], flags: u8) {
             }
             let encoded = encode::encode(&document.to_string(), Target::default());
             let encoded = encoded.expect("what was inspected can be encoded");
-            let again = Options {
-                prefix: Some(inspector.prefix()),
-                layout: Some(recorded.layout),
-                ..options.clone()
-            };
+            let again = options.clone().with_prefix(inspector.prefix());
+            let again = again.with_layout(recorded.layout);
             let mut inspector = Inspector::new(&encoded, again);
             let recorded = inspector.next_message().expect("our own message");
             let again = inspector.json(&recorded.expect("a message"));
@@ -114,14 +109,11 @@ fn stream(bytes: &[u8], flags: u8) {
 
 fn json(json: &[u8], flags: u8) {
     let json = String::from_utf8_lossy(json);
-    let target = Target {
-        prefix: None,
-        layout: match flags & 3 {
-            0 => Some(Layout::Modern),
-            1 => Some(Layout::Classic),
-            _ => None,
-        },
-    };
+    let target = Target::default().with_layout(match flags & 3 {
+        0 => Some(Layout::Modern),
+        1 => Some(Layout::Classic),
+        _ => None,
+    });
     BUDGET.check(json.len(), || {
         for (_, document) in encode::documents(&json) {
             match encode::encode(document, target) {
@@ -226,10 +218,7 @@ mod tests {
         for opening in [set, b"\x91", b"\x81\xa1k", b"\x81\x01"] {
             let [once, twice] = [200, 400].map(|depth| {
                 let stream = nested(opening, depth);
-                let options = Options {
-                    data: true,
-                    ..Options::default()
-                };
+                let options = Options::default().with_data(true);
                 let before = meter::usage().allocated_len;
                 let mut inspector = Inspector::new(&stream, options);
                 let recorded = inspector.next_message().expect("a stream");

@@ -186,12 +186,20 @@ fn expected<T>(place: impl Into<String>, expected: &'static str) -> Result<T, En
 
 /// The format of the stream; `None` keeps the format of the document.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Target {
     /// The prefix of messages.
     pub prefix: Option<Prefix>,
     /// The layout of messages. Payloads are converted to the other layout where
     /// possible.
     pub layout: Option<Layout>,
+}
+
+impl Target {
+    daskwire_comm::with_fields! {
+        with_prefix(prefix: impl Into<Option<Prefix>>);
+        with_layout(layout: impl Into<Option<Layout>>);
+    }
 }
 
 /// Encodes a document to the bytes of one message.

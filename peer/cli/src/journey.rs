@@ -56,6 +56,7 @@ impl RecordedMessage {
 
 /// The summary of a message.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Summary {
     /// The message's op, or `reply`.
     pub op: String,
@@ -245,6 +246,7 @@ impl Observer for Recorder {
 
 /// The outcome of the journey.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Outcome {
     /// The value of `z`.
     pub result: Value,

@@ -17,11 +17,19 @@ use daskwire_pickle::{
 
 /// The options for listing a pickle.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Options<'a> {
     /// The pickle's out-of-band buffers, if available.
     pub buffers: Option<&'a [Vec<u8>]>,
     /// Whether to read the text opcodes of protocols 0 and 1.
     pub text_opcodes: bool,
+}
+
+impl<'a> Options<'a> {
+    daskwire_comm::with_fields! {
+        with_buffers(buffers: impl Into<Option<&'a [Vec<u8>]>>);
+        with_text_opcodes(text_opcodes: bool);
+    }
 }
 
 impl Default for Options<'_> {

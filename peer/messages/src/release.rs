@@ -43,6 +43,7 @@ pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
 
 /// A warning that a scheduler runs a release that is newer than [`LAST_TESTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UntestedRelease {
     /// The scheduler's release.
     pub found: Release,
@@ -87,6 +88,7 @@ impl core::error::Error for ParseReleaseError {}
 
 /// The error that a scheduler's release is too old for a client or worker of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnsupportedRelease {
     /// The scheduler's release.
     pub found: Release,

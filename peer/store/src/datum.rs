@@ -100,6 +100,7 @@ struct Forms {
 
 /// The reason why a datum is not available.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum DatumError {
     /// A task cannot use its value.
     Value(ValueError),

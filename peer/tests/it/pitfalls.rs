@@ -254,10 +254,7 @@ async fn reads_compressed_frames_without_negotiation() {
         };
         let compressor = FrameCompressor {
             compression: &mut lz4,
-            policy: Policy {
-                min_len: 100,
-                ..Policy::DASK
-            },
+            policy: Policy::DASK.with_min_len(100),
             out: &mut out,
             random: &mut random,
         };

@@ -403,7 +403,7 @@ async fn send_data(
             Err(DatumError::Lost) => lost.push(key),
             // The requester learns the reason with the key: after an error of the whole request,
             // it would not get the other keys, and ask again for ever.
-            Err(DatumError::Value(error)) => {
+            Err(error) => {
                 let worker = &shared.title;
                 let reason = format!("the worker {worker} cannot serialize {key}: {error}");
                 shared.log.add(Level::Warning, &reason);

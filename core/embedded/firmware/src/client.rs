@@ -113,7 +113,7 @@ fn program(out: &mut Semihosting) -> bool {
     let mut handles = [None; LINKS];
     let seed = words.next().and_then(|seed| seed.parse().ok());
     let mut session = Session {
-        client: Client::new(Config { scheduler, name }, memory),
+        client: Client::new(Config::new(scheduler, name), memory),
         network: Network::start(&mut storage, &mut handles, seed.unwrap_or_default()),
         connections: Connections::new(),
         clock: Clock::start(),

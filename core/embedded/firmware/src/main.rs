@@ -211,8 +211,8 @@ impl From<DriveError<UartError>> for Fault {
     fn from(error: DriveError<UartError>) -> Self {
         match error {
             DriveError::Comm(error) => Self::Comm(error),
-            DriveError::WriteZero => Self::Full,
             DriveError::Io(error) => Self::Uart(error),
+            _ => Self::Full, // `DriveError::WriteZero`
         }
     }
 }

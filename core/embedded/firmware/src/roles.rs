@@ -77,11 +77,11 @@ fn program(out: &mut Semihosting) -> bool {
     core::hint::black_box(core::hint::black_box([1_u8; 3])[core::hint::black_box(3)]);
 
     let mut memory = worker::Memory::<16, 4096, 2048, 1>::new();
-    let config = worker::Config {
-        scheduler: black_box("tcp://10.0.2.2:8786"),
-        contact: black_box("tcp://10.0.2.15:8000"),
-        name: black_box("mcu"),
-    };
+    let config = worker::Config::new(
+        black_box("tcp://10.0.2.2:8786"),
+        black_box("tcp://10.0.2.15:8000"),
+        black_box("mcu"),
+    );
     let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
     let mut connections = Connections::<4>::new();
     for second in 0..black_box(10) {
@@ -91,10 +91,7 @@ fn program(out: &mut Semihosting) -> bool {
     let key_count = black_box(worker.key_count());
 
     let mut memory = client::Memory::<4, 2048, 1024>::new();
-    let config = client::Config {
-        scheduler: black_box("tcp://10.0.2.2:8786"),
-        name: black_box("mcu-client"),
-    };
+    let config = client::Config::new(black_box("tcp://10.0.2.2:8786"), black_box("mcu-client"));
     let mut client = Client::new(config, &mut memory);
     let mut connections = Connections::<2>::new();
     for second in 0..black_box(10) {

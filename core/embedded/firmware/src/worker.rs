@@ -82,11 +82,7 @@ fn program(out: &mut Semihosting) -> bool {
         let _ = writeln!(out, "    arguments: SCHEDULER CONTACT NAME");
         return false;
     };
-    let config = Config {
-        scheduler,
-        contact,
-        name,
-    };
+    let config = Config::new(scheduler, contact, name);
 
     let mut clock = Clock::start();
     let (Some(memory), Some(buffers)) = (MEMORY.take(), BUFFERS.take()) else {

@@ -24,12 +24,25 @@ use graph::{GRAPH_LEN, send_graph, write_graph};
 
 /// The address of the scheduler and the name of a client.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Config<'a> {
     /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
     pub scheduler: &'a str,
     /// The name of the client, of at most [`MAX_NAME`] bytes. It must be unique, also
     /// over time: the scheduler treats clients with the same name as one.
     pub name: &'a str,
+}
+
+impl<'a> Config<'a> {
+    /// A client with the name `name` of the scheduler at `scheduler`.
+    pub const fn new(scheduler: &'a str, name: &'a str) -> Self {
+        Self { scheduler, name }
+    }
+
+    with_fields! {
+        with_scheduler(scheduler: &'a str);
+        with_name(name: &'a str);
+    }
 }
 
 /// The maximum length of the name of a client, in bytes.

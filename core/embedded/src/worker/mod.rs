@@ -32,6 +32,7 @@ pub use task::{Function, MAX_ARGS};
 
 /// The addresses and the name of a worker.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Config<'a> {
     /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
     pub scheduler: &'a str,
@@ -39,6 +40,24 @@ pub struct Config<'a> {
     pub contact: &'a str,
     /// The name of the worker, unique in the cluster.
     pub name: &'a str,
+}
+
+impl<'a> Config<'a> {
+    /// A worker with the name `name` of the scheduler at `scheduler`, which peers reach at
+    /// `contact`.
+    pub const fn new(scheduler: &'a str, contact: &'a str, name: &'a str) -> Self {
+        Self {
+            scheduler,
+            contact,
+            name,
+        }
+    }
+
+    with_fields! {
+        with_scheduler(scheduler: &'a str);
+        with_contact(contact: &'a str);
+        with_name(name: &'a str);
+    }
 }
 
 /// The number of tasks that a worker reads of one batch. An array that is an argument of

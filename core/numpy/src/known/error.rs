@@ -7,6 +7,7 @@ use crate::DimensionsError;
 /// The error of converting a value: a fault in its pickle, or a name that the
 /// caller does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConvertError {
     /// Offset in the pickle of the opcode that created the value, in bytes.
     pub offset: usize,

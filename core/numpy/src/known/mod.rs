@@ -199,6 +199,7 @@ pub enum KnownValue<'t, 'p> {
 
 /// An exception.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Exception<'t, 'p> {
     /// Its class.
     pub class: Global<'p>,
@@ -226,6 +227,7 @@ pub struct Traceback<'t, 'p> {
 
 /// One frame of a traceback.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TracebackFrame<'p> {
     /// The file with the code.
     pub file: Cow<'p, str>,

@@ -1010,10 +1010,7 @@ fn written_payloads_can_be_compressed() {
                 .with_scratch(&mut scratch)
                 .with_compression(FrameCompressor {
                     compression: &mut snappy,
-                    policy: Policy {
-                        min_len: 1000,
-                        ..Policy::DASK
-                    },
+                    policy: Policy::DASK.with_min_len(1000),
                     out: &mut out,
                     random: &mut random,
                 });

@@ -564,11 +564,9 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
         let (mut packed, mut random) = ([0; 128], |bound| bound / 2);
         let mut builder = builder.with_compression(FrameCompressor {
             compression: &mut snappy,
-            policy: Policy {
-                min_len: black_box(1),
-                max_percent: black_box(1000),
-                ..Policy::DASK
-            },
+            policy: Policy::DASK
+                .with_min_len(black_box(1))
+                .with_max_percent(black_box(1000)),
             out: &mut packed,
             random: &mut random,
         });

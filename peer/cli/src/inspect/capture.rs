@@ -29,6 +29,7 @@ pub fn is_capture(file: &[u8]) -> bool {
 ///
 /// A damaged file yields the conversations up to the damage.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Capture<'a> {
     /// The conversations.
     pub conversations: Vec<Conversation<'a>>,
@@ -103,6 +104,7 @@ impl<'a> Capture<'a> {
 
 /// A TCP connection in a capture.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Conversation<'a> {
     /// The end that connected; the sender of the first captured packet if the opening of
     /// the connection was not captured.
@@ -303,6 +305,7 @@ impl fmt::Display for Time {
 
 /// Damage of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CaptureError {
     /// The offset of the faulty record in the file.
     pub offset: usize,

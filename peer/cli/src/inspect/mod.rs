@@ -19,6 +19,7 @@ pub use tagged::{Hooks, TaggedError, TaggedFault, tagged};
 
 /// The options for reading a stream, and for showing its messages.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The prefix of messages; detected if `None`.
     pub prefix: Option<Prefix>,
@@ -31,6 +32,16 @@ pub struct Options {
     /// Limits, and whether sets and enum members are recognized. Default: a
     /// payload may take at most half of the machine's memory.
     pub reading: ReadOptions,
+}
+
+impl Options {
+    daskwire_comm::with_fields! {
+        with_prefix(prefix: impl Into<Option<Prefix>>);
+        with_layout(layout: impl Into<Option<Layout>>);
+        with_payloads(payloads: bool);
+        with_data(data: bool);
+        with_reading(reading: ReadOptions);
+    }
 }
 
 impl Default for Options {
@@ -47,6 +58,7 @@ impl Default for Options {
 
 /// A fault in a stream, and its location.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct InspectError {
     /// The offset of the faulty message in the stream.
     pub offset: u64,
@@ -92,6 +104,7 @@ impl std::error::Error for InspectError {}
 
 /// A message in a stream, split into frames.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Recorded<'a> {
     /// The offset of the message in the stream.
     pub offset: u64,

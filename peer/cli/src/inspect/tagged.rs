@@ -28,6 +28,7 @@ pub enum Hooks {
 
 /// A fault in a document, and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TaggedError {
     /// The frame of the document.
     pub frame: usize,

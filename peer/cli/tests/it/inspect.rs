@@ -175,17 +175,15 @@ impl Vector {
 
     /// The same for the library.
     fn explicit_options(&self) -> Options {
-        Options {
-            prefix: Some(match self.prefix() {
+        Options::default()
+            .with_prefix(match self.prefix() {
                 "none" => Prefix::None,
                 _ => Prefix::U64,
-            }),
-            layout: Some(match self.layout() {
+            })
+            .with_layout(match self.layout() {
                 "classic" => Layout::Classic,
                 _ => Layout::Modern,
-            }),
-            ..Options::default()
-        }
+            })
     }
 
     fn stream(&self) -> Vec<u8> {
@@ -319,10 +317,7 @@ fn inspect_agrees_with_the_release_of_each_vector() {
     }
     each(&vectors, |vector| {
         // With detection, and with explicit options
-        let mut detecting = Options {
-            payloads: true,
-            ..Options::default()
-        };
+        let mut detecting = Options::default().with_payloads(true);
         check_recorded(vector, detecting.clone());
         check_recorded(vector, vector.explicit_options());
         if READ_AS_MAPS.contains(&vector.name.as_str()) {
@@ -429,10 +424,7 @@ fn hostile_messages_are_refused_with_a_location() {
         let level = vector.json["level"].as_str().unwrap();
         let accept = level == "policy" && (accepted.contains(name) || name == BOMB);
         let stream = vector.stream();
-        let options = Options {
-            payloads: true,
-            ..vector.explicit_options()
-        };
+        let options = vector.explicit_options().with_payloads(true);
         let (as_documents, first) = documents(&stream, options.clone());
         let (as_texts, second) = texts(&stream, options);
         for (messages, error) in [(as_documents.len(), first), (as_texts.len(), second)] {
@@ -462,10 +454,7 @@ fn hostile_messages_are_refused_with_a_location() {
             assert!(what.len() > 15, "{name}: {what}");
         }
         // A wrong guess must also end without a panic.
-        let guessing = Options {
-            payloads: true,
-            ..Options::default()
-        };
+        let guessing = Options::default().with_payloads(true);
         texts(&stream, guessing);
     });
     let refused = refused.into_inner();
@@ -816,7 +805,10 @@ fn encode_converts_layouts_or_reports_why_not() {
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for (vector, line) in group.iter().zip(with_data(group)) {
             let name = &vector.name;
-            let encoded = encode(&line, Target { prefix, layout });
+            let encoded = encode(
+                &line,
+                Target::default().with_prefix(prefix).with_layout(layout),
+            );
             let obstacles = obstacles(vector);
             if obstacles.is_empty() {
                 stream.extend(encoded.unwrap_or_else(|error| panic!("{name}: {error}")));
@@ -831,12 +823,10 @@ fn encode_converts_layouts_or_reports_why_not() {
             return;
         }
         let name = &group[0].name;
-        let converted = Options {
-            prefix,
-            layout,
-            payloads: true,
-            ..Options::default()
-        };
+        let converted = Options::default()
+            .with_prefix(prefix)
+            .with_layout(layout)
+            .with_payloads(true);
         let (documents, error) = documents(&stream, converted);
         assert!(error.is_none(), "{name}: {error:?}");
         assert_eq!(documents.len(), expected.len(), "{name}");
@@ -1116,10 +1106,7 @@ fn truncated_streams_report_the_expected_length() {
         if len > 48 && len % 37 != 0 {
             continue;
         }
-        let options = Options {
-            prefix: Some(Prefix::U64),
-            ..Options::default()
-        };
+        let options = Options::default().with_prefix(Prefix::U64);
         let (found, error) = texts(&message[..len], options);
         let error = error.expect("it is truncated").to_string();
         let expected = format!(

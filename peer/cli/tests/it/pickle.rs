@@ -335,10 +335,7 @@ fn lists_pickles_of_cpython_completely() {
             let buffers: Option<Vec<Vec<u8>>> = vector["buffers"]
                 .as_array()
                 .map(|list| list.iter().map(unhex).collect());
-            let options = Options {
-                buffers: buffers.as_deref(),
-                ..Options::default()
-            };
+            let options = Options::default().with_buffers(buffers.as_deref());
             let mut out = Vec::new();
             let fault = list(&pickle, &options, &mut out).expect("a vector takes all");
             let text = String::from_utf8(out).expect("text");

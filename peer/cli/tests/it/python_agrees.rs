@@ -104,13 +104,11 @@ fn reading(environment: Environment) -> ReadOptions {
 /// Our description of a message, with merged payloads.
 fn describe(message: &[u8], environment: Environment) -> Value {
     let (prefix, layout) = layout_of(environment);
-    let options = Options {
-        prefix: Some(prefix),
-        layout: Some(layout),
-        payloads: true,
-        reading: reading(environment),
-        ..Options::default()
-    };
+    let options = Options::default()
+        .with_prefix(prefix)
+        .with_layout(layout)
+        .with_payloads(true)
+        .with_reading(reading(environment));
     let mut inspector = Inspector::new(message, options);
     let recorded = inspector
         .next_message()
@@ -160,10 +158,7 @@ fn rebuild(
 }
 
 fn frames_of(message: &[u8], prefix: Prefix) -> Vec<&[u8]> {
-    let options = Options {
-        prefix: Some(prefix),
-        ..Options::default()
-    };
+    let options = Options::default().with_prefix(prefix);
     let mut inspector = Inspector::new(message, options);
     inspector
         .next_message()

@@ -482,12 +482,11 @@ impl Shared {
                 number => f64::try_from(number.clone()).ok(),
             }
         };
-        let range = RecordRange {
-            start: time(&request.start),
-            stop: time(&request.stop),
-            count: request.count,
-            start_index: request.start_index,
-        };
+        let range = RecordRange::default()
+            .with_start(time(&request.start))
+            .with_stop(time(&request.stop))
+            .with_count(request.count)
+            .with_start_index(request.start_index);
         self.handle(SchedulerInput::RecordTasks);
         Reply::Value(Value::list(
             self.inspect(|state| state.recorded_tasks(&range)),

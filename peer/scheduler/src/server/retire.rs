@@ -200,12 +200,11 @@ fn close_options(
     memory_ratio: Option<f64>,
 ) -> CloseOptions {
     let count = |count: i64| usize::try_from(count).unwrap_or(0);
-    CloseOptions {
-        count: n.map(count),
-        target: target.map(count),
-        minimum: minimum.map_or(0, count),
-        memory_ratio,
-    }
+    CloseOptions::default()
+        .with_count(n.map(count))
+        .with_target(target.map(count))
+        .with_minimum(minimum.map_or(0, count))
+        .with_memory_ratio(memory_ratio)
 }
 
 /// Time without progress after which a worker is not retired whose largest result has `len`

@@ -7,6 +7,7 @@ use super::{State, WorkerId};
 
 /// Options of [`State::workers_to_close`], as those of Dask.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct CloseOptions {
     /// The number of workers to close.
     pub count: Option<usize>,
@@ -16,6 +17,15 @@ pub struct CloseOptions {
     pub minimum: usize,
     /// The memory to keep, as a multiple of the data. Default: 2 without a count and a target.
     pub memory_ratio: Option<f64>,
+}
+
+impl CloseOptions {
+    daskwire_comm::with_fields! {
+        with_count(count: impl Into<Option<usize>>);
+        with_target(target: impl Into<Option<usize>>);
+        with_minimum(minimum: usize);
+        with_memory_ratio(memory_ratio: impl Into<Option<f64>>);
+    }
 }
 
 impl State {

@@ -42,6 +42,7 @@ struct Collection {
 
 /// Which records are wanted, see [`TaskStream`](daskwire_messages::protocol::TaskStream).
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct RecordRange {
     /// The earliest end in seconds since 1970.
     pub start: Option<f64>,
@@ -51,6 +52,15 @@ pub struct RecordRange {
     pub count: Option<i64>,
     /// The number of records that are skipped since the start, in place of the other fields.
     pub start_index: Option<i64>,
+}
+
+impl RecordRange {
+    daskwire_comm::with_fields! {
+        with_start(start: impl Into<Option<f64>>);
+        with_stop(stop: impl Into<Option<f64>>);
+        with_count(count: impl Into<Option<i64>>);
+        with_start_index(start_index: impl Into<Option<i64>>);
+    }
 }
 
 /// Maximum size of all records in bytes, and of the metadata of a collection.

@@ -108,6 +108,7 @@ impl Kind {
 
 /// A record that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecordError {
     /// The offset in the bytes that were passed.
     pub at: usize,
