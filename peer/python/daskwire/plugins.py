@@ -97,6 +97,9 @@ keeps_plugins = ContextVar("keeps_plugins", default=True)
 # Maximum length of the pickle of a plugin that is kept, in bytes.
 MAX_KEPT_LEN = 16 << 20
 
+# Time for the preloaded modules to be set up before they are torn down, in seconds.
+SETUP_TIMEOUT = 5
+
 # Whether plugins are pickled for the process that may follow this one.
 is_keeping = ContextVar("is_keeping", default=False)
 
@@ -904,6 +907,8 @@ class Plugins:
         self.link = link
         self.scheduler = None
         self.preloads = None
+        # Sets the preloaded modules up.
+        self.starting = None
         self.tasks = {}
         # What a worker has said about the task of the next transition.
         self.ended = None
@@ -932,7 +937,7 @@ class Plugins:
         token = keeps_plugins.set(False)
         try:
             self.load_preloads(message["preload"], message["preload_argv"])
-            self.spawn(self.start_preloads(started))
+            self.starting = self.spawn(self.start_preloads(started))
         except SystemExit as end:
             worker.end_process(end)
         except BaseException as error:
@@ -1126,6 +1131,10 @@ class Plugins:
     async def close(self, number):
         """Tells all plugins that the scheduler closes."""
         self.scheduler.status = Status.closing
+        if self.starting is not None:
+            # A module can rarely tear down what it has not set up. After the time, it is asked to
+            # nevertheless, as in Dask.
+            await asyncio.wait([self.starting], timeout=SETUP_TIMEOUT)
         for hook in "before_close", "close":
             if hook == "close" and self.preloads is not None:
                 await self.preloads.teardown()
@@ -1259,7 +1268,8 @@ class Plugins:
                 self.tasks.pop(name, None)
 
         name = object()
-        self.tasks[name] = self.link.loop.create_task(run())
+        task = self.tasks[name] = self.link.loop.create_task(run())
+        return task
 
 
 def log_failure(what, error):

@@ -231,6 +231,53 @@ fn preloaded_modules_are_set_up_in_the_scheduler() {
     }
 }
 
+/// A module whose setup waits for an event, and which says what is called.
+const SLOWLY_SET_UP: &str = "\
+import asyncio, sys
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+async def dask_setup(scheduler):
+    say('setup begins')
+    await asyncio.sleep(SECONDS)
+    say('setup ends')
+
+async def dask_teardown(scheduler):
+    say('teardown')
+";
+
+#[test]
+fn modules_are_torn_down_though_the_scheduler_is_stopped_while_they_are_set_up() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-stopped");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let python = python(Environment::Current);
+    let python = python.to_str().expect("a path of text");
+    for (seconds, said) in [
+        // Torn down in their turn.
+        ("1", &["setup begins", "setup ends", "teardown"][..]),
+        // As in Dask.
+        ("3600", &["setup begins", "teardown"]),
+    ] {
+        let file = folder.join(format!("slow_{seconds}.py"));
+        let source = format!("SECONDS = {seconds}\n{SLOWLY_SET_UP}");
+        std::fs::write(&file, source).expect("written");
+        let file = file.to_str().expect("a path of text");
+        let mut command = command(&["--python", python, "--preload", file]);
+        let mut scheduler = Peer::spawn_command("scheduler", &mut command, |log| {
+            log.contains("setup begins").then(String::new)
+        });
+        scheduler.signal("TERM");
+        assert!(scheduler.ended(), "{}", scheduler.log());
+        let log = scheduler.log();
+        let lines = log.lines().filter(|line| SAID.contains(line));
+        assert_eq!(lines.collect::<Vec<_>>(), said, "{log}");
+    }
+}
+
+/// What a [module](SLOWLY_SET_UP) may say.
+const SAID: [&str; 3] = ["setup begins", "setup ends", "teardown"];
+
 #[test]
 fn modules_that_cannot_be_loaded_end_the_start() {
     let python = python(Environment::Current);

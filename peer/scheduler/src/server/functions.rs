@@ -297,7 +297,6 @@ impl Shared {
                 &mut registered,
             )
             .await;
-            let is_closing = self.is_closing.load(Ordering::Acquire);
             self.observe_with(None);
             for (name, request) in core::mem::take(&mut running.registering).into_values() {
                 registered.extend(name.map(|name| (name, Some(request))));
@@ -310,7 +309,7 @@ impl Shared {
                 deliver(&parts, Err(ended.clone()));
             }
             self.calls.preloaded(Err(&ended));
-            if is_closing {
+            if self.is_closing.load(Ordering::Acquire) {
                 return;
             }
             restart_count += 1;
@@ -365,6 +364,8 @@ impl Shared {
         let mut asking: TaskSet<Option<Taken>> = TaskSet::new();
         let mut tick = runtime::later(PAUSE);
         loop {
+            // Modules that are set up slowly are told that the scheduler closes.
+            let serves = running.is_started || self.is_closing.load(Ordering::Acquire);
             tokio::select! {
                 biased;
                 () = runtime::sleep_until(tick) => {
@@ -387,7 +388,7 @@ impl Shared {
                         }
                     }
                 }
-                call = calls.recv(), if running.is_started => match call {
+                call = calls.recv(), if serves => match call {
                     Some(call) => running.call(call, None),
                     None => return,
                 },
@@ -556,11 +557,18 @@ impl Shared {
         preloaded.map_or(Ok(()), |outcome| outcome.clone().unwrap_or(Ok(())))
     }
 
+    /// Whether preloaded modules are being set up.
+    fn is_preloading(&self) -> bool {
+        let python = self.python.as_ref();
+        python.is_some_and(|python| !python.options().preload.is_empty())
+            && self.calls.preloaded.borrow().is_none()
+    }
+
     /// Tells plugins once that the scheduler closes, and waits for them for a short time.
     pub(super) async fn close_plugins(&self) {
         let closing = async {
             let has_plugins = self.with_machine(|machine| machine.outbox.observer.is_some());
-            if has_plugins {
+            if has_plugins || self.is_preloading() {
                 let closing = self.call_python(Unknown::new("close-plugins"));
                 if runtime::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
                     let message = format!("plugins have not closed within {CLOSE_TIMEOUT:?}");

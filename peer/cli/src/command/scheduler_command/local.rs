@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &LocalArguments) -> Result {
 }
 
 async fn cluster(arguments: &LocalArguments) -> Result {
-    let stopped = stop_requested()?;
+    let mut stopped = core::pin::pin!(stop_requested()?);
     let listen = address(&format!("tcp://127.0.0.1:{}", arguments.port))?;
     let settings = Settings::local(
         listen,
@@ -65,12 +65,17 @@ async fn cluster(arguments: &LocalArguments) -> Result {
         #[cfg(target_os = "linux")]
         arguments.python.as_deref(),
     )?;
-    let (scheduler, _) = super::start(&settings, &TlsArguments::default(), None).await?;
+    let starting = super::start(&settings, &TlsArguments::default()).await?;
+    #[cfg(target_os = "linux")]
+    let Some(starting) = starting.preloaded(stopped.as_mut()).await? else {
+        return Ok(());
+    };
+    let (scheduler, _) = super::publish(starting, &settings, None)?;
     let workers = workers(arguments, scheduler.address());
     let mut workers = workers.map_err(|error| format!("cannot start workers: {error}"))?;
     let outcome = tokio::select! {
         ended = scheduler.closed() => super::report_end(ended),
-        () = stopped => {
+        () = &mut stopped => {
             terminal::event("stopping", "closing workers and clients", json!({}));
             Ok(())
         }

@@ -237,12 +237,16 @@ pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
 async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result {
     // A signal may arrive as soon as the first line has been printed.
     let mut stopped = core::pin::pin!(stop_requested()?);
-    let file = arguments.scheduler_file.as_deref();
-    let (scheduler, _file) = tokio::select! {
-        started = start(settings, &arguments.tls, file) => started?,
-        // Modules of Python may take long to load.
+    let starting = tokio::select! {
+        starting = start(settings, &arguments.tls) => starting?,
         () = &mut stopped => return Ok(()),
     };
+    #[cfg(target_os = "linux")]
+    let Some(starting) = starting.preloaded(stopped.as_mut()).await? else {
+        return Ok(());
+    };
+    let file = arguments.scheduler_file.as_deref();
+    let (scheduler, _file) = publish(starting, settings, file)?;
     tokio::select! {
         ended = scheduler.closed() => report_end(ended)?,
         () = stopped => match &settings.journal {
@@ -258,12 +262,37 @@ async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result 
     close(scheduler, false).await
 }
 
-/// Starts the scheduler and its HTTP server, writes the scheduler file, and prints where they are.
-async fn start<'f>(
-    settings: &Settings,
-    tls: &TlsArguments,
-    file: Option<&'f Path>,
-) -> Result<(Arc<Scheduler>, Option<SchedulerFile<'f>>)> {
+/// A scheduler whose preloaded modules may not be set up yet.
+struct Starting {
+    scheduler: Scheduler,
+    /// The addresses of all listeners.
+    bound: Vec<Address>,
+    server: Option<Server>,
+}
+
+#[cfg(target_os = "linux")]
+impl Starting {
+    /// Waits until the preloaded modules are set up, which may take long. Returns `None` if the
+    /// scheduler was stopped before that, and has ended.
+    async fn preloaded(self, stopped: impl Future<Output = ()>) -> Result<Option<Self>> {
+        tokio::select! {
+            loaded = self.scheduler.preloaded() => match loaded {
+                Ok(()) => Ok(Some(self)),
+                Err(error) => {
+                    self.scheduler.close().await;
+                    Err(error.to_string().into())
+                }
+            },
+            () = stopped => {
+                terminal::event("stopping", "the preloaded modules are torn down", json!({}));
+                close(Arc::new(self.scheduler), false).await.map(|()| None)
+            }
+        }
+    }
+}
+
+/// Starts the scheduler, and binds its HTTP server.
+async fn start(settings: &Settings, tls: &TlsArguments) -> Result<Starting> {
     settings.warn();
     let transports = settings.transports(tls)?;
     let mut listeners = Vec::with_capacity(settings.listen.len());
@@ -303,11 +332,25 @@ async fn start<'f>(
     #[cfg(target_os = "linux")]
     let options = options.with_python(settings.python.clone());
     let scheduler = Scheduler::start(listeners, options).map_err(|error| error.to_string())?;
-    #[cfg(target_os = "linux")]
-    if let Err(error) = scheduler.preloaded().await {
-        scheduler.close().await;
-        return Err(error.to_string().into());
-    }
+    Ok(Starting {
+        scheduler,
+        bound,
+        server,
+    })
+}
+
+/// Starts the HTTP server, writes the scheduler file, and prints where scheduler and server are.
+fn publish<'f>(
+    starting: Starting,
+    settings: &Settings,
+    file: Option<&'f Path>,
+) -> Result<(Arc<Scheduler>, Option<SchedulerFile<'f>>)> {
+    let Starting {
+        scheduler,
+        bound,
+        server,
+    } = starting;
+    let http_port = server.as_ref().map(Server::port);
     let scheduler = Arc::new(scheduler);
     if let Some(server) = server {
         let served = serve_http(server, &scheduler, settings.namespace.clone());
