@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import copy
 import functools
 import json
 import logging
@@ -309,13 +308,15 @@ class _Launch:
         # As Dask does for its processes.
         config = dask.config.global_config
         if not is_worker and self._settings:
-            config = copy.deepcopy(config)
-            dask.config.set(self._settings, config=config)
-            # Variables would precede these settings, which are arguments of the program.
-            given = {name.replace("_", "-") for name in self._settings}
+            # As variables, because exported ones precede the configuration, but not arguments of the
+            # program. The last variable counts, for the command in the order of their names: in
+            # lower case, these come after any of a whole section.
+            given = {name.replace("_", "-"): value for name, value in self._settings.items()}
             for variable in list(environment):
                 if _setting(variable) in given:
                     del environment[variable]
+            for name, value in given.items():
+                environment["DASK_" + name.replace(".", "__")] = repr(value)
         environment["DASK_INTERNAL_INHERIT_CONFIG"] = dask.config.serialize(config)
         if self.python == sys.executable:
             # Tasks can import what the program can, such as modules beside its script.

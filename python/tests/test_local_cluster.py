@@ -16,7 +16,7 @@ import urllib.request
 import dask
 import psutil
 import pytest
-from distributed import Client, SpecCluster
+from distributed import Client, SpecCluster, rpc
 
 from daskwire import LocalCluster, Scheduler, _cluster
 
@@ -305,6 +305,27 @@ def test_handlers_are_blocked(monkeypatch):
     # The variables and settings of the program are as before.
     assert os.environ["DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS"] == "[]"
     assert not dask.config.get("distributed.scheduler.blocked-handlers")
+
+
+@pytest.mark.parametrize("section", ["DISTRIBUTED__SCHEDULER", "distributed__scheduler"])
+def test_handlers_are_blocked_beside_an_exported_section(monkeypatch, section):
+    settings = {"blocked-handlers": [], "default-task-durations": {"of-the-section": "7s"}}
+    monkeypatch.setenv(f"DASK_{section}", repr(settings))
+    with small(blocked_handlers=["feed"]) as cluster, cluster.get_client() as client:
+        name = "distributed.scheduler.default-task-durations.of-the-section"
+        assert client.run_on_scheduler(dask.config.get, name) == "7s"
+        assert client.run_on_scheduler(_blocked_handlers) == ["feed"]
+        with pytest.raises(ValueError, match="feed.*explicitly disallowed"):
+            client.sync(_feed, client.scheduler.address)
+
+
+def _blocked_handlers():
+    return dask.config.get("distributed.scheduler.blocked-handlers")
+
+
+async def _feed(address):
+    async with rpc(address) as scheduler:
+        await scheduler.feed(function=None, interval="1s")
 
 
 def test_a_scheduler_for_other_cluster_objects():
