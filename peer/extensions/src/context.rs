@@ -15,6 +15,15 @@ const ENTRY: usize = 256;
 /// client is assumed to have ended.
 pub(crate) const HANDOVER: Duration = Duration::from_secs(300);
 
+/// The name of the client that holds results for an object. That of a string is as in Dask; others
+/// have quotation marks, which strings have escaped: the number 1 is not the string.
+pub(crate) fn holder_of(prefix: &str, name: &Key) -> String {
+    match name.as_str() {
+        Some(_) => format!("{prefix}{name}"),
+        None => format!("{prefix}\"{name}\""),
+    }
+}
+
 /// What the scheduler has to do, in order.
 #[derive(Debug)]
 pub enum Effect {

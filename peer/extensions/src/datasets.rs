@@ -7,7 +7,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 
-use super::context::{Answer, Awaited, Context, HANDOVER, Timer, TimerId, cost_of};
+use super::context::{Answer, Awaited, Context, HANDOVER, Timer, TimerId, cost_of, holder_of};
 use super::{Change, RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ pub(crate) const HOLDER: &str = "published-";
 
 /// The name of the client that holds the results of a dataset.
 fn holder(name: &Key) -> String {
-    format!("{HOLDER}{name}")
+    holder_of(HOLDER, name)
 }
 
 impl Datasets {

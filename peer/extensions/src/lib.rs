@@ -464,8 +464,9 @@ impl Extensions {
             let (holder, key) = place;
             let name = |prefix| {
                 let name = holder.strip_prefix(prefix)?;
-                // That of an object that is gone is a string, as nearly always.
-                Some(names.get(&holder).cloned().unwrap_or_else(|| name.into()))
+                let name = names.get(&holder).cloned().unwrap_or_else(|| name.into());
+                // That of an object that is gone is a string, as nearly always. Others are released.
+                (context::holder_of(prefix, &name) == holder).then_some(name)
             };
             let is_kept = if let Some(name) = name(variables::HOLDER) {
                 let restored = self.variables.restore_read(context, name, &key);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use daskwire_messages::{Key, Value};
 
 use super::context::{
-    Answer, Awaited, Context, HANDOVER, Handed, Item, Record, Timer, TimerId, cost_of,
+    Answer, Awaited, Context, HANDOVER, Handed, Item, Record, Timer, TimerId, cost_of, holder_of,
 };
 use super::{Change, RequestId, RequestRefusal};
 
@@ -58,7 +58,7 @@ pub(crate) const HOLDER: &str = "queue-";
 
 /// The name of the client that holds the results of a queue.
 fn holder(name: &Key) -> String {
-    format!("{HOLDER}{name}")
+    holder_of(HOLDER, name)
 }
 
 fn missing(name: &Key) -> RequestRefusal {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use daskwire_messages::Key;
 
-use super::context::{Answer, Awaited, Context, HANDOVER, Handed, Record, Timer, TimerId, cost_of};
+use super::context::{
+    Answer, Awaited, Context, HANDOVER, Handed, Record, Timer, TimerId, cost_of, holder_of,
+};
 use super::{Change, RequestId, RequestRefusal};
 
 /// The variables by their names.
@@ -30,7 +32,7 @@ pub(crate) const HOLDER: &str = "variable-";
 
 /// The name of the client that holds the result of a variable.
 fn holder(name: &Key) -> String {
-    format!("{HOLDER}{name}")
+    holder_of(HOLDER, name)
 }
 
 impl Variables {

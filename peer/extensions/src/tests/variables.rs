@@ -199,3 +199,44 @@ fn values_beyond_the_limit_are_refused() {
     world.message(delete("v"));
     world.assert_empty();
 }
+
+#[test]
+fn a_number_and_a_string_name_different_objects() {
+    let mut world = World::new();
+    world.add_task("x");
+    let names = [Key::from(1), Key::from("1"), Key::from("\"1\"")];
+    for name in &names {
+        world.ask(VariableSet {
+            name: name.clone(),
+            ..set_future("", "x")
+        });
+        world.ask(QueueCreate {
+            name: name.clone(),
+            ..QueueCreate::default()
+        });
+        world.ask(QueuePut {
+            name: name.clone(),
+            key: Some("x".into()),
+            ..QueuePut::default()
+        });
+    }
+    assert_eq!(world.holders("x").len(), 6);
+    let of_strings = ["queue-1", "variable-1"];
+    assert!(
+        of_strings
+            .iter()
+            .all(|name| world.holders("x").contains(name))
+    );
+    for name in &names[..1] {
+        world.message(VariableDelete {
+            name: name.clone(),
+            ..VariableDelete::default()
+        });
+    }
+    assert_eq!(world.holders("x").len(), 5);
+    assert!(
+        of_strings
+            .iter()
+            .all(|name| world.holders("x").contains(name))
+    );
+}
