@@ -539,6 +539,57 @@ async fn functions_of_a_worker_take_and_return_the_types() {
     }
 }
 
+/// The partitions of a data frame of Dask are tables for a function in Rust, and the tables that it
+/// returns are ones of pyarrow.
+#[tokio::test]
+async fn functions_of_a_worker_take_the_partitions_of_a_data_frame() {
+    use std::sync::Arc;
+
+    use arrow_array::types::Float64Type;
+    use arrow_array::{ArrayRef, Float64Array, RecordBatch};
+    use daskwire_peer::worker::Signature;
+
+    type Result<T> = std::result::Result<T, Box<dyn core::error::Error + Send + Sync>>;
+
+    /// A data frame of the column `x`, multiplied.
+    fn scaled(table: RecordBatch, by: f64) -> Result<Value> {
+        let x = table.column_by_name("x").ok_or("no column x")?;
+        let x = x.as_any().downcast_ref::<Float64Array>();
+        let x = x.ok_or("the column x has no floats")?;
+        let x = x.unary::<_, Float64Type>(|x| x * by);
+        let columns: [(&str, ArrayRef); 1] = [("x", Arc::new(x))];
+        Ok(Value::data_frame(&[RecordBatch::try_from_iter(columns)?])?)
+    }
+
+    let python = daskwire_testing::python_with_libraries();
+    // A worker in Python, which makes the partitions.
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let signature = Signature::new("scaled")
+        .required("table")
+        .optional("by", 2.0);
+    let functions = Functions::new()
+        .function(signature, scaled)
+        .function("rows", |table: RecordBatch| table.num_rows());
+    let address = scheduler.address().parse().expect("an address");
+    let worker = Worker::builder(address).functions(functions).start().await;
+    let _worker = worker.expect("it starts");
+    let code = format!(
+        "ADDRESS = {:?}\n{}",
+        scheduler.address(),
+        include_str!("partitions.py")
+    );
+    let running = tokio::task::spawn_blocking(move || {
+        let mut python = std::process::Command::new(python);
+        python
+            .args(["-c", &code])
+            .output()
+            .expect("there is Python")
+    });
+    let ran = running.await.expect("no panic");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{error}");
+}
+
 /// The result of a function for an argument that is scattered first.
 async fn of_scattered(
     client: &Client,

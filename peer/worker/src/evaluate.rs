@@ -335,7 +335,8 @@ impl TaskContext<'_> {
         let name = if is_native { other } else { native };
         format!(
             "; Dask has fused it with a call of {name} into one task: compute with \
-             optimize_graph=False, so that each call is a task of its own"
+             optimize_graph=False, or persist a data frame with fuse=False, so that each call is \
+             a task of its own"
         )
     }
 

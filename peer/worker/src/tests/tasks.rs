@@ -423,14 +423,15 @@ async fn errors_say_how_to_part_functions_in_rust_from_others() {
             fused(Task::new("a", "operator.neg", [1]), "native:none"),
             format!(
                 "{unregistered}; Dask has fused it with a call of operator.neg into one task: \
-                 compute with optimize_graph=False, so that each call is a task of its own"
+                 compute with optimize_graph=False, or persist a data frame with fuse=False, so \
+                 that each call is a task of its own"
             ),
         ),
         (
             fused(Task::new("a", "native:slow", [1]), "no.function"),
             "cannot call no.function, which is not registered with it; Dask has fused it with a \
-             call of native:slow into one task: compute with optimize_graph=False, so that each \
-             call is a task of its own"
+             call of native:slow into one task: compute with optimize_graph=False, or persist a \
+             data frame with fuse=False, so that each call is a task of its own"
                 .to_owned(),
         ),
     ] {
