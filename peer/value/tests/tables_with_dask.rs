@@ -9,6 +9,9 @@ mod learn;
 #[path = "../examples/tables.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod tables;
+#[path = "../../examples/web.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod web;
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -356,6 +359,20 @@ async fn parts_that_only_python_reads_go_back_as_they_were() {
     assert!(count >= 17, "{count} parts");
 }
 
+/// The reply of a web server.
+async fn requested(address: std::net::SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let stream = tokio::net::TcpStream::connect(address).await;
+    let mut stream = stream.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes()).await;
+    sent.expect("it reads");
+    let mut reply = String::new();
+    let read = stream.read_to_string(&mut reply).await;
+    read.expect("it replies");
+    reply
+}
+
 #[tokio::test]
 async fn examples_work_with_the_libraries() {
     let python = daskwire_testing::python_with_libraries();
@@ -363,6 +380,21 @@ async fn examples_work_with_the_libraries() {
     let (score, labels) = learn::run(scheduler.address()).await.expect("it works");
     assert!(score > 0.95, "{score}");
     assert_eq!(labels, [true, false]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    let scheduler_address = scheduler.address().to_owned();
+    let serving = tokio::spawn(async move { web::serve(&scheduler_address, listener).await });
+    for (path, expected) in [
+        ("/0.9,0.8", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n1"),
+        ("/0.1,0.1", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n0"),
+        ("/0.1", "HTTP/1.1 400 Bad Request\r\n"),
+        ("/here", "HTTP/1.1 400 Bad Request\r\n"),
+    ] {
+        let reply = requested(address, path).await;
+        assert!(reply.starts_with(expected), "{path}: {reply}");
+    }
+    serving.abort();
     let turnovers = tables::run(scheduler.address()).await.expect("it works");
     let expected: [(&str, ArrayRef); 2] = [
         ("turnover", Arc::new(Float64Array::from(vec![4.5, 8.0]))),
