@@ -132,6 +132,10 @@ def state(client):
         assert bad.exception_blame == bad
         assert tasks["block"].processing_on == worker
         assert tasks["block"] in worker.processing
+        (processing,) = [step for step in scheduler.story("one", bad) if step.finish == "erred"]
+        assert processing.key == "bad" and processing.timestamp > 0, processing
+        assert {step.key for step in scheduler.story(one)} == {"one"}
+        assert scheduler.story("no such task") == []
         assert len(tasks["last"].dependencies) == 2500
         assert len(tasks["last"].dependencies - tasks["last"].waiting_on) < 2500
         assert one.who_wants == {scheduler.clients[name] for name in scheduler.clients}

@@ -680,6 +680,14 @@ class Scheduler:
         method.__name__ = name
         return method
 
+    def story(self, *keys_or_tasks_or_stimuli):
+        """The transitions of tasks, as `get_story`, which returns tuples."""
+        from distributed.scheduler import Transition
+
+        wanted = [part.key if isinstance(part, Task) else part for part in keys_or_tasks_or_stimuli]
+        self._forget()
+        return [Transition(*step) for step in self._link.ask("get_story", keys_or_stimuli=wanted)]
+
     @property
     def loop(self):
         return IOLoop.current()
