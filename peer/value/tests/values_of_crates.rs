@@ -2,6 +2,9 @@
 
 #[path = "../../tests/it/support/client.rs"]
 mod client;
+#[path = "../examples/matrices.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod matrices;
 
 use core::time::Duration;
 
@@ -537,6 +540,14 @@ async fn functions_of_a_worker_take_and_return_the_types() {
         let failed = failed.expect_err("it does not convert").to_string();
         assert!(failed.contains(reason), "{function}: {failed}");
     }
+}
+
+#[tokio::test]
+async fn the_example_with_ndarray_works() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let solution = matrices::run(scheduler.address()).await.expect("it works");
+    assert!((solution[0] - 1.0 / 11.0).abs() < 1e-12, "{solution}");
+    assert!((solution[1] - 7.0 / 11.0).abs() < 1e-12, "{solution}");
 }
 
 /// The partitions of a data frame of Dask are tables for a function in Rust, and the tables that it
