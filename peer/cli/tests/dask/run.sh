@@ -6,8 +6,8 @@
 # The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures, bokeh, numpy, pandas, pyarrow and the
 # release of distributed whose sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`,
 # which is started with `--python PYTHON`. Without arguments, the files of `outcomes.txt` are run and the outcomes
-# compared with it. `-o addopts= -o filterwarnings=ignore dask/tests/test_distributed.py` are those of dask itself,
-# and with `xarray/tests/test_distributed.py` those of xarray. With --beside, the tests run with Dask's scheduler,
+# compared with it, and then those of `outcomes_libraries.txt`, the tests of dask itself and of xarray, which need to be
+# installed, and the options `-o addopts= -o filterwarnings=ignore`. With --beside, the tests run with Dask's scheduler,
 # too, and those that only pass there are listed.
 set -euo pipefail
 beside=
@@ -50,9 +50,17 @@ if (($# > 0)); then
     run -p dask_scheduler "$@"
     exit
 fi
-DASKWIRE_OUTCOMES=$(mktemp)
-export DASKWIRE_OUTCOMES
-files=$(grep -v '^#' "$folder/outcomes.txt" | cut -d: -f1 | sort -u)
-# shellcheck disable=SC2086
-run -p dask_scheduler --quiet --no-header $files || (($? == 1))
-"$python" "$folder/outcomes.py" "$folder/outcomes.txt" "$DASKWIRE_OUTCOMES"
+status=0
+compare() {
+    local table=$1 files
+    shift
+    DASKWIRE_OUTCOMES=$(mktemp)
+    export DASKWIRE_OUTCOMES
+    files=$(grep -v '^#' "$folder/$table" | cut -f1 | cut -d: -f1 | sort -u)
+    # shellcheck disable=SC2086
+    run -p dask_scheduler --quiet --no-header "$@" $files || (($? == 1))
+    "$python" "$folder/outcomes.py" "$folder/$table" "$DASKWIRE_OUTCOMES" || status=1
+}
+compare outcomes.txt
+compare outcomes_libraries.txt -o addopts= -o filterwarnings=ignore
+exit "$status"
