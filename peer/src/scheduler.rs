@@ -8,6 +8,6 @@
 pub use daskwire_scheduler::PythonOptions;
 pub use daskwire_scheduler::{
     FIRST_SERVED, JournalError, JournalOptions, JournalSync, LeaveReason, LeftTasks, MemoryMeasure,
-    Notice, NoticeCallback, Options, Permissions, Permit, Policy, Scheduler, ServeError,
-    StartError,
+    Notice, NoticeCallback, Options, Permissions, Permit, Policy, RecordingOptions, Scheduler,
+    ServeError, StartError,
 };

@@ -16,6 +16,7 @@ mod messages;
 mod opened;
 #[cfg(target_os = "linux")]
 mod python;
+mod recording;
 mod spill;
 mod websocket;
 
@@ -41,6 +42,7 @@ use messages::messages;
 use opened::{pickled, values};
 #[cfg(target_os = "linux")]
 use python::python_messages;
+use recording::recording;
 use spill::spill_file;
 use websocket::websocket;
 
@@ -54,6 +56,7 @@ daskwire_fuzz::targets! {
     pickled: None,
     graph: None,
     journal: None,
+    recording: None,
     spill_file: None,
     documents: None,
     capture: CORE,

@@ -67,7 +67,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(body: &Value) -> Self {
+    /// The summary of a message with this body.
+    pub(crate) fn of(body: &Value) -> Self {
         let field = |name| body.get(name).and_then(Value::as_str);
         let op = field("op").unwrap_or("reply");
         let mut about = Vec::new();

@@ -346,7 +346,7 @@ impl Context {
     }
 
     /// The values of a queue that replies hand over.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn handed_items(&self, name: &Key) -> impl Iterator<Item = &Item> {
         self.handed.values().flat_map(move |handed| match handed {
             Handed::Items { name: of, values } if of == name => &values[..],
@@ -355,7 +355,7 @@ impl Context {
     }
 
     /// What a request waits for.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn awaited(&self, id: RequestId) -> Option<&Awaited> {
         self.waits.get(&id).map(|wait| &wait.awaited)
     }
@@ -365,14 +365,14 @@ impl Context {
         self.used
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn has_timer(&self, id: TimerId) -> bool {
         self.timers.contains_key(&id)
     }
 
     /// Panics if the memory that is counted is not that of the waits and of the objects, which take
     /// `cost` bytes.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, cost: usize) {
         let waits: usize = self.waits.values().map(|wait| wait.cost).sum();
         let handed = self.handed.values().flat_map(|handed| match handed {

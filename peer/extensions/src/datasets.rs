@@ -199,7 +199,7 @@ impl Datasets {
         Value::list(names.into_iter().map(Key::to_value))
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let datasets = self.by_name.iter();
         datasets
@@ -208,7 +208,7 @@ impl Datasets {
     }
 
     /// The memory that all datasets count. Panics if they are inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         for (uid, waiters) in &self.waiters {
             assert!(!waiters.is_empty() && !self.flushed.contains_key(uid));

@@ -115,7 +115,7 @@ impl Events {
         }
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let set = self.0.iter().filter(|(_, flag)| flag.is_set);
         let changes = set.map(|(name, _)| Change::Event {
@@ -126,7 +126,7 @@ impl Events {
     }
 
     /// The memory that all events count. Panics if an event is inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         for (name, flag) in &self.0 {
             assert_ne!(flag.is_set, !flag.waiters.is_empty());

@@ -490,7 +490,7 @@ impl Extensions {
 
     /// The objects as changes that make them of none, with the values that replies hand over: those are
     /// put back. The numbers of values are those of their order.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     #[doc(hidden)]
     pub fn objects(&self) -> Vec<Change> {
         let mut objects = self.variables.objects();
@@ -504,7 +504,7 @@ impl Extensions {
     }
 
     /// Panics if the objects are inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub fn check(&self) {
         assert!(self.context.effects.is_empty());
         for id in &self.ready {

@@ -199,7 +199,7 @@ impl MultiLocks {
         true
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let holders = self.holders.iter();
         let holders = holders.filter(|(_, holder)| holder.missing_count == 0);
@@ -211,7 +211,7 @@ impl MultiLocks {
     }
 
     /// The memory that all locks count. Panics if a lock is inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, holder) in &self.holders {

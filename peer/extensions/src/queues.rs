@@ -461,7 +461,7 @@ impl Queues {
         self.serve(context, name);
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self, context: &Context) -> Vec<Change> {
         let mut objects = Vec::new();
         let mut items: BTreeMap<u64, (Key, Record)> = BTreeMap::new();
@@ -498,7 +498,7 @@ impl Queues {
 
     /// The memory that all queues count, without what was handed over. Panics if a queue is
     /// inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         let mut counts: HashMap<(Key, Key), usize> = HashMap::new();

@@ -310,7 +310,7 @@ impl Semaphores {
         }
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let mut objects = Vec::new();
         for (name, semaphore) in &self.0 {
@@ -328,7 +328,7 @@ impl Semaphores {
     }
 
     /// The memory that all semaphores count. Panics if one is inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, semaphore) in &self.0 {

@@ -265,7 +265,7 @@ impl Variables {
         }
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn objects(&self) -> Vec<Change> {
         let set = self
             .0
@@ -280,7 +280,7 @@ impl Variables {
 
     /// The memory that all variables count, and their numbers of waiting requests, timers and
     /// holders. Panics if a variable is inconsistent.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(crate) fn check(&self, context: &Context) -> usize {
         let mut cost = 0;
         for (name, variable) in &self.0 {

@@ -21,6 +21,8 @@ pub enum StartError {
     Python(Arc<io::Error>),
     /// The scheduler cannot continue from its journal, or not write to it.
     Journal(Arc<JournalError>),
+    /// The file of the recording cannot be created.
+    Recording(Arc<io::Error>),
     /// A module of `PythonOptions::preload` cannot be loaded, for this reason.
     Preload(String),
 }
@@ -28,7 +30,9 @@ pub enum StartError {
 kinds! {
     StartError: |error| match error {
         Self::NoListeners | Self::Preload(_) => ErrorKind::Invalid,
-        Self::LocalAddress(_) | Self::Python(_) | Self::Journal(_) => ErrorKind::System,
+        Self::LocalAddress(_) | Self::Python(_) | Self::Journal(_) | Self::Recording(_) => {
+            ErrorKind::System
+        }
     };
     ServeError: |error| match error {
         Self::Panicked { .. } | Self::ListenerFailed { .. } => ErrorKind::System,
@@ -44,6 +48,7 @@ impl fmt::Display for StartError {
             }
             Self::Python(error) => write!(f, "no processes of Python can be started: {error}"),
             Self::Journal(error) => error.fmt(f),
+            Self::Recording(error) => write!(f, "the recording cannot be created: {error}"),
             Self::Preload(why) => write!(f, "the preloaded modules cannot be loaded: {why}"),
         }
     }

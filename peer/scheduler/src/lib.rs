@@ -22,6 +22,7 @@ mod journal;
 mod permissions;
 #[cfg(target_os = "linux")]
 mod python;
+mod recording;
 mod server;
 
 use core::fmt;
@@ -45,6 +46,7 @@ pub use journal::{JournalError, JournalOptions, JournalSync};
 pub use permissions::{Permissions, Permit};
 #[cfg(target_os = "linux")]
 pub use python::PythonOptions;
+pub use recording::RecordingOptions;
 
 /// Callback for notices. It is called between messages, so it must not block. After it has
 /// panicked, it is not called again.
@@ -108,6 +110,11 @@ pub struct Options {
     /// keep them, and return with them. If the journal cannot be written, the scheduler goes on, with
     /// [`Notice::JournalFailed`].
     pub journal: Option<JournalOptions>,
+    /// The recording of all events, from which others can find out what has happened. Default: none.
+    ///
+    /// If it cannot be written, it ends, and the scheduler goes on, with
+    /// [`Notice::RecordingFailed`].
+    pub recording: Option<RecordingOptions>,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
@@ -130,6 +137,7 @@ impl Options {
         with_idle_timeout(idle_timeout: impl Into<Option<Duration>>);
         /// Continues from a journal, and writes to it.
         with_journal(journal: impl Into<Option<JournalOptions>>);
+        with_recording(recording: impl Into<Option<RecordingOptions>>);
         #[cfg(target_os = "linux")]
         with_python(python: impl Into<Option<PythonOptions>>);
         with_observer(observer: Arc<dyn Observer>);
@@ -155,6 +163,7 @@ impl Default for Options {
             #[cfg(target_os = "linux")]
             python: None,
             journal: None,
+            recording: None,
             observer: None,
             on_notice: None,
         }
@@ -213,7 +222,8 @@ impl Scheduler {
     /// * [`StartError::LocalAddress`] if the address of a listener cannot be
     ///   determined;
     /// * [`StartError::Python`] if the system cannot provide what processes of Python need;
-    /// * [`StartError::Journal`] if the journal is in use, or cannot be read or written.
+    /// * [`StartError::Journal`] if the journal is in use, or cannot be read or written;
+    /// * [`StartError::Recording`] if the file of the recording cannot be created.
     pub fn start(
         listeners: impl IntoIterator<Item = Listener>,
         options: Options,
@@ -239,6 +249,7 @@ impl Scheduler {
             tasks.spawn(Arc::clone(&shared).resume());
             tasks.spawn(Arc::clone(&shared).serve_journal());
         }
+        tasks.spawn(Arc::clone(&shared).watch_recording());
         #[cfg(target_os = "linux")]
         {
             tasks.spawn(Arc::clone(&shared).create_runs());
@@ -327,7 +338,7 @@ impl Scheduler {
     pub async fn suspend(mut self) {
         self.shared.suspend().await;
         self.tasks.shutdown().await;
-        self.shared.end_journal();
+        self.shared.end_files();
     }
 
     /// Asks workers to leave, ends the streams of clients, and ends the scheduler. Takes at most a
@@ -335,7 +346,7 @@ impl Scheduler {
     pub async fn close(mut self) {
         self.shared.close().await;
         self.tasks.shutdown().await;
-        self.shared.end_journal();
+        self.shared.end_files();
     }
 }
 

@@ -94,6 +94,13 @@ Examples:
   daskwire story tcp://127.0.0.1:8786 add-9a5f05356ca2747ecc1447e119411aec
   daskwire story tcp://127.0.0.1:8786 '[\"x\", 0, 1]' --json";
 
+pub(crate) const REPLAY: &str = "\
+Examples:
+  daskwire scheduler --record incident
+  daskwire replay incident
+  daskwire replay incident --until 12.5s --state
+  daskwire replay incident --story '[\"x\", 0, 1]'";
+
 pub(crate) const TOP: &str = "\
 Keys: q quits, the arrows to the left and right choose the column to sort by,
 r reverses the order, the other arrows and Page Up and Page Down scroll.

@@ -17,6 +17,7 @@ mod json;
 mod log;
 mod npy;
 mod preload;
+mod replay;
 mod runtime;
 mod scheduler_address;
 mod scheduler_command;
@@ -110,6 +111,9 @@ enum Command {
     /// Show what happened to a task, on the scheduler and all workers, in order
     #[command(after_help = examples::STORY)]
     Story(diagnose::Story),
+    /// Show what a scheduler has done, step by step, from its recording
+    #[command(after_help = examples::REPLAY)]
+    Replay(replay::Replay),
     /// Watch a cluster: workers, tasks by state, memory, transfers
     #[command(after_help = examples::TOP)]
     Top(top::Top),
@@ -287,6 +291,7 @@ fn run(command: Command) -> Result {
         Command::Ps(arguments) => on_cluster(diagnose::ps(&arguments)),
         Command::Logs(arguments) => on_cluster(diagnose::logs(&arguments)),
         Command::Story(arguments) => on_cluster(diagnose::story(&arguments)),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Top(arguments) => on_cluster(top::top(&arguments)),
         Command::Completions(arguments) => generate::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => generate::man(&arguments, Cli::command()),

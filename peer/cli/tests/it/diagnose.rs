@@ -50,7 +50,7 @@ fn names(value: &Value, path: &str, out: &mut Vec<String>) {
 
 /// Asserts that a document has the same names as the example that contains the name `only`.
 #[track_caller]
-fn is_documented(only: &str, document: &Value) {
+pub(crate) fn is_documented(only: &str, document: &Value) {
     is_documented_by(only, |example| example.get(only).is_some(), document);
 }
 

@@ -33,6 +33,7 @@ mod python_logs;
 #[cfg(target_os = "linux")]
 mod python_worker;
 mod readme;
+mod recording;
 mod relay_with_dask;
 #[cfg(unix)]
 mod scheduler_command;

@@ -16,7 +16,7 @@ fn blocks_of(document: &str) -> Vec<Block> {
 
 /// The code block of a document that contains `what`.
 #[track_caller]
-fn block(document: &str, what: &str) -> String {
+pub(crate) fn block(document: &str, what: &str) -> String {
     let mut found = blocks_of(document);
     found.retain(|block| block.code.contains(what));
     assert_eq!(found.len(), 1, "{document}: {what}");
@@ -49,7 +49,7 @@ fn shell(lines: &str) -> String {
 
 /// Removes numbers and names that vary from a text, and the spaces that depend on
 /// them.
-fn shape(text: &str) -> String {
+pub(crate) fn shape(text: &str) -> String {
     let mut shape = String::new();
     for line in text.lines() {
         let words: Vec<String> = line.split_whitespace().map(word_shape).collect();
@@ -98,6 +98,8 @@ fn every_block_has_a_test() {
         ("quic.md", "sh", "daskwire relay"),
         // `peer/cli/tests/dask/managers.sh` runs such a cluster of dask-jobqueue.
         ("replace-dask-scheduler.md", "text", "SLURMCluster"),
+        // `recording` runs a cluster that is recorded.
+        ("replay.md", "text", "$ daskwire replay"),
         // `worker_signals` runs a worker with a log.
         ("stuck-task.md", "text", "$ daskwire worker"),
         ("tls.md", "sh", "openssl req"),

@@ -175,7 +175,8 @@ pub(crate) struct Restored {
     pub(crate) torn_len: u64,
 }
 
-/// Opens a journal, or begins one, and returns the state that it describes.
+/// Opens a journal, or begins one, and returns the state that it describes, which records what it
+/// handles if `recording` says so, and whether with payloads.
 ///
 /// # Errors
 ///
@@ -184,6 +185,7 @@ pub(crate) fn open(
     options: &JournalOptions,
     policy: Policy,
     now: Duration,
+    recording: Option<bool>,
 ) -> Result<(Journal, State, Restored), JournalError> {
     let directory = Directory::lock(&options.directory)?;
     let segments = directory.segments()?;
@@ -196,6 +198,9 @@ pub(crate) fn open(
     let number = segments.last().map_or(1, |last| last.number + 1);
     let mut writing = Segment::create(&directory, number, true)?;
     let mut restoring = Restoring::new(policy, now);
+    if let Some(has_payloads) = recording {
+        restoring.keep_recording(has_payloads);
+    }
     let mut records = Vec::new();
     let mut written = Vec::new();
     segment::for_each_batch(&segments, |at, batch| {

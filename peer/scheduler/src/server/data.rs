@@ -225,7 +225,10 @@ impl Shared {
                 ..FreeKeysRequest::default()
             });
             if let Err(error) = self.pool.call::<Value>(&address, &request).await {
-                self.with_machine(|machine| machine.state.restore_deletions(worker, stale));
+                self.handle(SchedulerInput::DataNotDeleted {
+                    worker: worker.to_owned(),
+                    keys: stale,
+                });
                 return Err(error);
             }
         }

@@ -9,6 +9,7 @@ use daskwire_comm::runtime;
 use super::{Notice, SchedulerInput, SchedulerMachine, Shared};
 use crate::JournalSync;
 use crate::journal::{Journal, JournalStatus};
+use crate::recording::Recorder;
 use crate::state::State;
 
 /// Interval at which is checked whether all workers have returned.
@@ -65,10 +66,26 @@ impl Shared {
         self.is_closed.send_replace(true);
     }
 
-    /// Writes what is left to the journal, and ends it.
-    pub(crate) fn end_journal(&self) {
-        let journal = self.lock().journal.take();
-        drop(journal);
+    /// Writes what is left to the journal and the recording, and ends them.
+    pub(crate) fn end_files(&self) {
+        let mut machine = self.lock();
+        let files = (machine.journal.take(), machine.recorder.take());
+        drop(machine);
+        drop(files);
+    }
+
+    /// Reports if the recording ends early.
+    pub(crate) async fn watch_recording(self: Arc<Self>) {
+        let failure =
+            |machine: &mut SchedulerMachine| machine.recorder.as_ref().map(Recorder::failure);
+        let Some(mut failure) = self.with_machine(failure) else {
+            return;
+        };
+        let reason = match failure.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => return,
+        };
+        self.notify(&Notice::RecordingFailed { reason });
     }
 
     /// Waits until clients are served.

@@ -22,6 +22,7 @@ use super::event::SchedulerEvent;
 use super::journal::{self, Journal, Restored};
 #[cfg(target_os = "linux")]
 use super::python::{PluginEvent, Python};
+use super::recording::Recorder;
 use super::state::{
     Action, ClientId, NewRun, Policy, RequestId, RequestRefusal, SchedulerInput, State, WorkId,
     WorkerId,
@@ -118,6 +119,7 @@ struct SchedulerMachine {
     /// Whether the state reports the steps of tasks.
     is_watched: bool,
     outbox: Outbox,
+    recorder: Option<Recorder>,
     journal: Option<Journal>,
     /// The actions of events whose records are not stored yet, with their numbers.
     unstored: VecDeque<(u64, Vec<Action>)>,
@@ -165,6 +167,9 @@ impl SchedulerMachine {
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.take(&mut self.state);
+        }
         let Some(journal) = &self.journal else {
             return self.perform_now(actions);
         };
@@ -218,6 +223,10 @@ impl SchedulerMachine {
     /// Replaces the inconsistent state with a new one, notifies all workers, and ends all
     /// streams.
     fn fail(&mut self, policy: &Policy, reason: &str) {
+        // The event over which it has panicked is the last one of the recording.
+        if let Some(recorder) = self.recorder.take() {
+            recorder.take(&mut self.state);
+        }
         self.state = State::new(policy.clone());
         // What is stored stays: a scheduler that starts again continues from there.
         self.journal = None;
@@ -386,13 +395,24 @@ impl Shared {
         let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
         let clock = Clock::new();
+        let recording = options.recording.as_ref();
+        let recorder = recording.map(Recorder::create).transpose();
+        let recorder = recorder.map_err(|error| StartError::Recording(Arc::new(error)))?;
         let (journal, state, restored) = match &options.journal {
             Some(journal) => {
-                let opened = journal::open(journal, options.policy.clone(), clock.now());
+                let policy = options.policy.clone();
+                let has_payloads = recording.map(|recording| recording.has_payloads);
+                let opened = journal::open(journal, policy, clock.now(), has_payloads);
                 let opened = opened.map_err(|error| StartError::Journal(Arc::new(error)))?;
                 (Some(opened.0), opened.1, Some(opened.2))
             }
-            None => (None, State::new(options.policy.clone()), None),
+            None => {
+                let mut state = State::new(options.policy.clone());
+                if let Some(recording) = recording {
+                    state.keep_recording(recording.has_payloads);
+                }
+                (None, state, None)
+            }
         };
         let is_resumed = !state.is_held();
         Ok(Self {
@@ -406,6 +426,7 @@ impl Shared {
                 last_id: 0,
                 is_watched: false,
                 outbox: Outbox::default(),
+                recorder,
                 journal,
                 unstored: VecDeque::new(),
             }),

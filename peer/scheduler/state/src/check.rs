@@ -87,8 +87,12 @@ impl State {
         self.by_name.keys().map(ToString::to_string).collect()
     }
 
-    /// Panics if the state is inconsistent. Called between events, and between slices of work.
-    #[doc(hidden)]
+    /// Looks for inconsistencies between all parts of the state, between events and between slices of
+    /// work. Takes about as long as all tasks have taken so far.
+    ///
+    /// # Panics
+    ///
+    /// If the state is inconsistent, which is a fault of this crate.
     pub fn check(&self) {
         let left = Left::of(self);
         let all: Vec<TaskId> = self.tasks.iter().map(|(id, _)| id).collect();

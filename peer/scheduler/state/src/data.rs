@@ -96,7 +96,7 @@ impl State {
     }
 
     /// Restores deletions of data that a worker could not be asked to delete.
-    pub fn restore_deletions(&mut self, worker: &str, keys: Vec<Key>) {
+    pub(super) fn restore_deletions(&mut self, worker: &str, keys: Vec<Key>) {
         let Some(id) = self.by_address.get(worker).copied() else {
             return;
         };

@@ -110,6 +110,14 @@ pub enum SchedulerInput {
         /// The keys.
         keys: Vec<Key>,
     },
+    /// A worker could not be asked to delete data, after [`DataExpected`](Self::DataExpected). It is
+    /// asked later.
+    DataNotDeleted {
+        /// The worker's address.
+        worker: String,
+        /// The keys.
+        keys: Vec<Key>,
+    },
     /// A worker lacks results that it should have.
     DataMissing {
         /// The worker's address.

@@ -384,7 +384,7 @@ impl State {
         clients.filter(|client| client.is_in_grace()).count()
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn check_graces(&self) {
         let mut until_count = 0;
         let mut stream_count = 0;

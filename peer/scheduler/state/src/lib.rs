@@ -146,6 +146,7 @@ use metadata::Metadata;
 use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
 use no_worker::Waiting;
 use pool::Pool;
+use recording::Recorder;
 use replicas::Replicas;
 use returned::GivenBack;
 use returns::{Claim, LostTasks};
@@ -168,12 +169,17 @@ pub use diagnostics::PrefixCounts;
 pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use grace::MAX_IN_GRACE;
-pub use journal::{Live, RecordError, Restoring};
+pub use journal::{Live, Restoring};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
 pub use query::{Place, Selection};
 pub use rebalance::{Move, Rebalancing};
+pub use record::RecordError;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use recording::rewrite_recording;
+pub use recording::{Beginning, Outcome, Recorded, Recording};
 pub use shuffles::is_about_run;
 pub use shuffles::{CreatedRun, NewRun, RunFailure};
 pub use slices::WorkId;
@@ -184,7 +190,7 @@ pub use unknown::UnknownOps;
 
 mod actors;
 mod balance;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "checks"))]
 mod check;
 mod choose;
 mod classes;
@@ -211,6 +217,8 @@ mod order;
 mod pool;
 mod query;
 mod rebalance;
+mod record;
+mod recording;
 mod replicas;
 mod requests;
 mod retire;
@@ -505,6 +513,10 @@ pub struct State {
     last_work: u64,
     /// The records for the journal, if there is one.
     journal: Option<Journal>,
+    /// The records of all events, if they are recorded.
+    recorder: Option<Box<Recorder>>,
+    /// The number of actions of the last event or slice.
+    action_count: u64,
     /// The tasks of a restored state that is not resumed yet.
     held: Option<Box<Held>>,
     /// The key of a result that makes the state machine panic while it handles the
@@ -654,6 +666,8 @@ impl State {
             work: VecDeque::new(),
             last_work: 0,
             journal: None,
+            recorder: None,
+            action_count: 0,
             held: None,
             policy,
             #[cfg(any(test, feature = "fuzzing"))]
@@ -686,9 +700,10 @@ impl State {
         self.left_counts = [&todo.failing, &todo.unrunnable, &todo.unneeded].map(Vec::len);
         self.left_activated_count = todo.activated.len();
         self.left_recounted_count = todo.recounted.len();
+        let event = self.record_event(event);
         self.apply(event);
         self.settle_requests(!is_in_batch);
-        core::mem::take(&mut self.actions)
+        self.take_actions()
     }
 
     fn apply(&mut self, event: SchedulerInput) {
@@ -744,6 +759,9 @@ impl State {
                 nbytes,
             } => self.update_data(client.as_deref(), who_has, nbytes),
             SchedulerInput::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
+            SchedulerInput::DataNotDeleted { worker, keys } => {
+                self.restore_deletions(&worker, keys);
+            }
             SchedulerInput::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
             SchedulerInput::Retry(keys) => self.retry(keys),
             SchedulerInput::RetireWorkers(workers) => self.retire(&workers),

@@ -43,6 +43,18 @@ pub enum MemoryMeasure {
 }
 
 impl MemoryMeasure {
+    /// All measures. Recordings have their places in it.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Process,
+        Self::Managed,
+        Self::Spilled,
+        Self::ManagedTotal,
+        Self::Unmanaged,
+        Self::UnmanagedOld,
+        Self::UnmanagedRecent,
+        Self::Optimistic,
+    ];
+
     /// The measure with Dask's name.
     pub fn of_name(name: &str) -> Option<Self> {
         Some(match name {

@@ -33,7 +33,7 @@ impl Waiting {
         }
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn len(&self) -> usize {
         assert_eq!(self.by_time.len(), self.since.len());
         self.by_time.len()

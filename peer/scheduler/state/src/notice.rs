@@ -174,6 +174,11 @@ pub enum Notice {
     },
     /// The journal is written again.
     JournalWritten,
+    /// The recording cannot be written, and ends. The cluster goes on.
+    RecordingFailed {
+        /// The reason.
+        reason: String,
+    },
     /// A worker has joined.
     WorkerJoined {
         /// The worker's address.
@@ -221,6 +226,17 @@ pub enum LeaveReason {
     Unregistered,
     /// The worker was removed by a restart of workers.
     Restarted,
+}
+
+impl LeaveReason {
+    /// All reasons. Recordings have their places in it.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::StreamEnded,
+        Self::Silent,
+        Self::Retired,
+        Self::Unregistered,
+        Self::Restarted,
+    ];
 }
 
 impl Notice {
@@ -361,6 +377,12 @@ impl fmt::Display for Notice {
                  {reason}; merging is tried again"
             ),
             Self::JournalWritten => f.write_str("the journal is written again"),
+            Self::RecordingFailed { reason } => {
+                write!(
+                    f,
+                    "the recording ends, because it cannot be written: {reason}"
+                )
+            }
             Self::WorkerJoined { worker, name } => {
                 write!(f, "the worker {worker}{} joined", Named(worker, name))
             }

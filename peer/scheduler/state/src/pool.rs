@@ -33,7 +33,7 @@ impl Pool {
         self.len
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn contains(&self, group: GroupId, place: &(Priority, TaskId)) -> bool {
         let queue = self.queues.get(&group);
         queue.is_some_and(|queue| queue.contains(place))

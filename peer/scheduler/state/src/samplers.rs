@@ -120,7 +120,7 @@ impl State {
             .map(|sampler| &*sampler.samples)
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn check_samplers(&self) {
         let Samplers {
             by_key,

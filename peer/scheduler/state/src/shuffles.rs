@@ -663,7 +663,7 @@ impl State {
         }
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn check_shuffles(&self) {
         let Shuffles {
             runs,

@@ -97,6 +97,7 @@ impl State {
     // ROLES SCHEDULER-10
     pub fn proceed(&mut self, now: Duration) -> Vec<Action> {
         self.now = self.now.max(now);
+        self.record_slice();
         // Consequences of earlier slices first, so that they do not pile up.
         self.left_counts = [0; 3];
         self.left_activated_count = 0;
@@ -111,7 +112,7 @@ impl State {
         }
         self.settle();
         self.settle_requests(true);
-        core::mem::take(&mut self.actions)
+        self.take_actions()
     }
 
     /// Whether work is left for [`proceed`](Self::proceed).

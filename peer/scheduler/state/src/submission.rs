@@ -36,6 +36,11 @@ pub struct Submission {
 }
 
 impl Submission {
+    /// The number of keys that the client wants, and that of tasks.
+    pub const fn counts(&self) -> (usize, usize) {
+        (self.keys.len(), self.tasks.len())
+    }
+
     /// The keys that the client wants, and the tasks, each a tuple of its key, its annotations, and
     /// its priority: the user's, negated, and that within the submission.
     pub fn view(&self) -> Vec<Value> {
@@ -128,6 +133,11 @@ pub enum RefusalReason {
     DuplicateKey,
     /// Tasks depend on each other.
     Cycle,
+    /// The reason as a recording has it.
+    Recorded {
+        /// The reason as a string.
+        text: String,
+    },
 }
 
 impl fmt::Display for RefusalReason {
@@ -149,6 +159,7 @@ impl fmt::Display for RefusalReason {
             ),
             Self::DuplicateKey => write!(f, "{graph}: two tasks have the same key"),
             Self::Cycle => write!(f, "{graph}: tasks depend on each other in a cycle"),
+            Self::Recorded { text } => f.write_str(text),
         }
     }
 }
@@ -169,6 +180,21 @@ impl Refusal {
             failure: Failure::new("RuntimeError", &reason.to_string(), None),
             reason: Arc::new(reason),
             is_last: true,
+        }
+    }
+
+    /// A part of a refusal that was recorded.
+    pub(super) fn recorded(
+        keys: Vec<Key>,
+        reason: RefusalReason,
+        failure: Failure,
+        is_last: bool,
+    ) -> Self {
+        Self {
+            keys,
+            reason: Arc::new(reason),
+            failure: Arc::new(failure),
+            is_last,
         }
     }
 

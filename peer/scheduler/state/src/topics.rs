@@ -292,7 +292,7 @@ impl State {
             .collect()
     }
 
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "checks"))]
     pub(super) fn check_topics(&self) {
         let Topics {
             topics,

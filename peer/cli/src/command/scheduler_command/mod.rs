@@ -121,6 +121,14 @@ pub(crate) struct SchedulerCommand {
     /// Maximum time to wait for the workers of the last scheduler before the tasks of the journal run
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "journal", default_value = "15s", help_heading = "Lifetime")]
     journal_wait: Duration,
+    /// Record each event that the scheduler handles in this file, for `daskwire replay`: keys, names,
+    /// addresses, annotations and sizes, but no data, functions or texts of errors. A file that exists
+    /// is kept as FILE.previous
+    #[arg(long, value_name = "FILE", help_heading = "Lifetime")]
+    record: Option<PathBuf>,
+    /// Record also what tasks call, take, return and raise, and what clients store
+    #[arg(long, requires = "record", help_heading = "Lifetime")]
+    record_payloads: bool,
 
     /// Memory that tasks may take: auto (three quarters of the machine's), 0 for no limit, a
     /// fraction of it, or a size such as 8GiB. Submissions beyond it fail with a MemoryError
@@ -327,6 +335,7 @@ async fn start(settings: &Settings, tls: &TlsArguments) -> Result<Starting> {
         .with_services(services.into_iter().collect())
         .with_idle_timeout(settings.idle_timeout)
         .with_journal(settings.journal.clone())
+        .with_recording(settings.recording.clone())
         .with_on_notice(Arc::new(report));
     options.permit = settings.permit.clone();
     #[cfg(target_os = "linux")]

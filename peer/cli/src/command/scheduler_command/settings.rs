@@ -10,7 +10,9 @@ use daskwire_comm::tls::certificate_names;
 use daskwire_comm::{Address, Codec, CommOptions, Encryption, Transports};
 #[cfg(target_os = "linux")]
 use daskwire_peer::scheduler::PythonOptions;
-use daskwire_peer::scheduler::{JournalOptions, MemoryMeasure, Permissions, Permit, Policy};
+use daskwire_peer::scheduler::{
+    JournalOptions, MemoryMeasure, Permissions, Permit, Policy, RecordingOptions,
+};
 use serde_json::{Value, json};
 
 use super::SchedulerCommand;
@@ -42,6 +44,7 @@ pub(super) struct Settings {
     pub(super) permit: Option<Permit>,
     pub(super) idle_timeout: Option<Duration>,
     pub(super) journal: Option<JournalOptions>,
+    pub(super) recording: Option<RecordingOptions>,
     /// The interpreter for the graphs of collections.
     #[cfg(target_os = "linux")]
     pub(super) python: Option<PythonOptions>,
@@ -106,6 +109,7 @@ impl Settings {
                     .with_sync(arguments.journal_sync.into())
                     .with_wait(arguments.journal_wait)
             }),
+            recording: recording(arguments),
             #[cfg(target_os = "linux")]
             python: python(arguments, preload),
             dashboard: Some(arguments.dashboard_address.clone())
@@ -143,6 +147,7 @@ impl Settings {
             permit: None,
             idle_timeout: None,
             journal: None,
+            recording: None,
             #[cfg(target_os = "linux")]
             python: {
                 let preload = preload("scheduler", (&[], &[]), python.is_some(), &config)?;
@@ -219,6 +224,11 @@ impl Settings {
         }
         options
     }
+}
+
+fn recording(arguments: &SchedulerCommand) -> Option<RecordingOptions> {
+    let file = arguments.record.as_ref()?;
+    Some(RecordingOptions::new(file).with_has_payloads(arguments.record_payloads))
 }
 
 /// The name of a setting of Dask's scheduler.

@@ -3,7 +3,8 @@
 use core::ops::Bound;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::record::{Content, Kind, Record, RecordError, Records};
+use super::record::{Kind, Record, Records};
+use crate::record::{Content, RecordError};
 
 /// The records of a journal that still matter: those about tasks, clients and workers that are
 /// there. It takes a few words for each of these, and no payload.

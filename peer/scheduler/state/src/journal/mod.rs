@@ -21,24 +21,24 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use daskwire_messages::graph::Calls;
 use daskwire_messages::{Key, Value};
 
 use super::model::TaskId;
 use super::submission::{Demands, Failure};
 use super::{ClientId, State, WorkerId};
 
+mod blank;
 mod live;
 mod record;
 mod restore;
 mod shared;
 
 pub use live::Live;
-pub use record::RecordError;
 pub(super) use restore::Held;
 pub use restore::Restoring;
 
-use record::{Kind, Writer};
+use crate::record::Writer;
+use record::Kind;
 
 /// Maximum number of demands whose numbers are kept. Then all are written again.
 const MAX_DEMANDS: usize = 1 << 10;
@@ -68,7 +68,7 @@ impl Journal {
     }
 
     fn write(&mut self, kind: Kind, content: impl FnOnce(&mut Writer<'_>)) {
-        Writer::record(&mut self.records, kind, content);
+        Writer::record(&mut self.records, kind as u8, content);
     }
 
     /// Returns the number of demands, which are written unless they were before.
@@ -170,7 +170,7 @@ impl State {
         let Journal {
             records, numbers, ..
         } = journal;
-        Writer::record(records, Kind::Task, |to| {
+        Writer::record(records, Kind::Task as u8, |to| {
             to.number(number);
             to.bytes(task.key.as_msgpack());
             let priority = &task.priority;
@@ -246,7 +246,7 @@ impl State {
     ) {
         if let Some(journal) = &mut self.journal {
             let mut records = core::mem::take(&mut journal.records);
-            Writer::record(&mut records, kind, |to| {
+            Writer::record(&mut records, kind as u8, |to| {
                 to.number(journal.number(id));
                 rest(to, journal);
             });
@@ -309,14 +309,5 @@ impl State {
                 }
             });
         }
-    }
-}
-
-/// What the content of a [`Kind::Task`] says of what the task calls.
-const fn calls_of(bits: u64) -> Calls {
-    Calls {
-        native: bits & 1 != 0,
-        python: bits & 2 != 0,
-        replaceable: bits & 4 != 0,
     }
 }

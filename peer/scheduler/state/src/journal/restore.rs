@@ -13,9 +13,10 @@ use super::super::model::{Priority, RunSpec, TaskId, TaskStage};
 use super::super::slices::Job;
 use super::super::submission::{Demands, Failure, Resources};
 use super::super::{ClientId, Policy, State, WorkerId};
-use super::calls_of;
-use super::record::{Content, Kind, Record, RecordError, Records};
+use super::blank::blank;
+use super::record::{Kind, Record, Records};
 use super::shared;
+use crate::record::{Content, RecordError};
 
 /// Makes a state of the records of a journal that still matter, in their order.
 ///
@@ -65,12 +66,29 @@ impl Restoring {
         }
     }
 
+    /// Begins a recording of the state and of the records that are added, as
+    /// [`State::keep_recording`]. Without payloads, values of clients in them that are not serialized are
+    /// left out.
+    pub fn keep_recording(&mut self, has_payloads: bool) {
+        let now = self.state.now;
+        self.state.begin_recording(has_payloads, Some(now));
+    }
+
     /// Adds records that follow those before, as [`Live::select`](super::Live::select) returns them.
     ///
     /// # Errors
     ///
     /// If a record is malformed, or refers to something that is not there.
     pub fn add(&mut self, records: &[u8]) -> Result<(), RecordError> {
+        match self.state.records_payloads() {
+            None => {}
+            Some(true) => self.state.record_restored(records),
+            Some(false) => {
+                let mut blanked = Vec::with_capacity(records.len());
+                blank(records, &mut blanked)?;
+                self.state.record_restored(&blanked);
+            }
+        }
         let mut records = Records::new(records);
         while let Some(record) = records.next()? {
             self.add_record(record)?;
@@ -247,7 +265,7 @@ impl Restoring {
             demands => {
                 let demands = self.demands.get(&demands).cloned();
                 let demands = demands.ok_or_else(|| at.expected("the number of demands"))?;
-                let calls = calls_of(content.number()?);
+                let calls = content.calls()?;
                 let payload = content.payload()?;
                 Some((payload, demands, calls))
             }

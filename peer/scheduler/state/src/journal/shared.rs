@@ -6,10 +6,10 @@
 use core::time::Duration;
 
 use daskwire_extensions::{Change, Record as Shared};
-use daskwire_messages::Key;
 
 use super::super::State;
-use super::record::{Content, Kind, RecordError, Writer};
+use super::record::Kind;
+use crate::record::{Content, RecordError, Writer};
 
 /// Where a kind of record has its place.
 pub(super) const fn has_place(kind: Kind) -> bool {
@@ -211,15 +211,6 @@ pub(super) fn read_item(content: &mut Content<'_>) -> Result<Change, RecordError
 }
 
 impl Writer<'_> {
-    fn key(&mut self, key: &Key) {
-        self.bytes(key.as_msgpack());
-    }
-
-    fn keys(&mut self, keys: &[Key]) {
-        let keys: Vec<u8> = keys.iter().flat_map(Key::as_msgpack).copied().collect();
-        self.bytes(&keys);
-    }
-
     fn shared(&mut self, value: &Shared) {
         match value {
             Shared::Future(key) => {

@@ -9,6 +9,7 @@ use super::*;
 use crate::choose::next_random;
 
 mod killed;
+mod recorded;
 mod returns;
 mod shared;
 mod shuffles;
@@ -143,10 +144,17 @@ struct Simulation {
     journal: Vec<Vec<u8>>,
     /// Whether there are no shuffles, which journals do not have.
     is_plain: bool,
+    /// What the state has recorded, if it records.
+    recorded: Option<recorded::Done>,
 }
 
 impl Simulation {
     fn new(seed: u64) -> Self {
+        Self::begin(seed, None)
+    }
+
+    /// Begins a simulation whose events are recorded, with or without payloads, or not at all.
+    fn begin(seed: u64, has_payloads: Option<bool>) -> Self {
         let policy = Policy::default()
             .with_seed(seed)
             // Tasks do not fail because of random losses.
@@ -169,9 +177,13 @@ impl Simulation {
             worker_work: BTreeMap::new(),
             journal: Vec::new(),
             is_plain: false,
+            recorded: has_payloads.map(|_| recorded::Done::default()),
         };
         // Nearly all events take several slices.
         simulation.state.slice_len = simulation.number(4) + 1;
+        if let Some(has_payloads) = has_payloads {
+            simulation.state.keep_recording(has_payloads);
+        }
         for name in NAMES {
             simulation.add_client(name, None);
         }
@@ -276,6 +288,7 @@ impl Simulation {
         let actions = self.state.handle(self.now, event);
         self.state.check();
         self.keep_journal();
+        self.note(&actions);
         if let Some(client) = client
             && self.state.latest_work() != before
         {
@@ -302,6 +315,7 @@ impl Simulation {
         let actions = self.state.proceed(self.now);
         self.state.check();
         self.keep_journal();
+        self.note(&actions);
         self.act(actions);
     }
 
