@@ -32,7 +32,10 @@ const PICKLE: &[u8] = b"\x86\xaaserializer\xa6pickle\xa9writeable\x90\
     \xb4split-num-sub-frames\x91\x01\xadsplit-offsets\x91\x00\
     \xabcompression\x91\xc0\xaenum-sub-frames\x01";
 
-/// The rest of the header of a `__Pickled__` payload, after the pickle.
+/// The header of a `__Pickled__` payload before the pickle.
+const PICKLED_OBJ: &[u8] = b"\x83\xabpickled-obj";
+
+/// The rest of it, after the pickle.
 const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 
 /// A value in wire format: its header and frames exactly as they were sent,
@@ -201,16 +204,20 @@ impl Serialized {
     /// nor split.
     #[doc(hidden)]
     pub fn plain_pickle(&self) -> Option<Bytes> {
+        let pickle = self.as_plain_pickle()?;
+        // The pickle is in the last frame, or in the header if there is none.
+        Some(self.message.last()?.slice_ref(pickle))
+    }
+
+    /// Like [`plain_pickle`](Self::plain_pickle), borrowed.
+    #[doc(hidden)]
+    pub fn as_plain_pickle(&self) -> Option<&[u8]> {
         match (self.kind, &self.message[..]) {
-            (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => {
-                Some(pickle.clone())
-            }
+            (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => Some(pickle),
             (PayloadKind::Pickled, [_, header]) => {
-                let mut reader = Reader::new(header);
-                let has_pickle = reader.map() == Ok(3)
-                    && reader.str().is_ok_and(|key| key.to_str() == "pickled-obj");
-                let pickle = reader.bin().ok().filter(|_| has_pickle)?;
-                (reader.remaining() == PICKLED).then(|| header.slice_ref(pickle))
+                let mut reader = Reader::new(header.strip_prefix(PICKLED_OBJ)?);
+                let pickle = reader.bin().ok()?;
+                (reader.remaining() == PICKLED).then_some(pickle)
             }
             _ => None,
         }
@@ -219,15 +226,30 @@ impl Serialized {
     /// A `__Pickled__` payload, which Python opens wherever it arrives, also in
     /// the scheduler.
     pub fn pickled(pickle: &[u8]) -> Self {
-        // The output of `MessageBuilder::pickled_payload`, written in one pass
-        // because a scheduler does this for each task.
-        let mut header = Vec::with_capacity(pickle.len().saturating_add(64));
-        scratch::msgpack(&mut header, |writer| {
-            writer.map(3);
-            writer.str("pickled-obj").bin(pickle);
-            writer.str("compression").array(0);
-            writer.str("num-sub-frames").u64(0);
-        });
+        Self::pickled_parts(&[pickle])
+    }
+
+    /// Like [`pickled`](Self::pickled), for a pickle in parts.
+    pub fn pickled_parts(pickle: &[&[u8]]) -> Self {
+        // The output of `MessageBuilder::pickled_payload`. A scheduler makes one for each task, and
+        // keeps it: in one pass, and without spare capacity, for which `Bytes` would need more
+        // memory.
+        let len: usize = pickle.iter().map(|part| part.len()).sum();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let [a, b, c, d] = len.to_be_bytes();
+        let bin: &[u8] = match len {
+            0..=0xff => &[0xc4, d],
+            0x100..=0xffff => &[0xc5, c, d],
+            _ => &[0xc6, a, b, c, d],
+        };
+        let rest_len = PICKLED_OBJ.len() + bin.len() + PICKLED.len();
+        let mut header = Vec::with_capacity(rest_len + len as usize);
+        header.extend_from_slice(PICKLED_OBJ);
+        header.extend_from_slice(bin);
+        pickle
+            .iter()
+            .for_each(|part| header.extend_from_slice(part));
+        header.extend_from_slice(PICKLED);
         let message = vec![Bytes::from_static(BODY[1]), header.into()];
         Self::new(PayloadKind::Pickled, message)
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
-use daskwire_pickle::Writer;
+use daskwire_pickle::{Framing, Writer, WriterLevel};
 
 use super::spec::SPEC;
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
@@ -200,12 +200,26 @@ impl Task {
 ///
 /// Returns `run_spec` if it is not the pickle of a task.
 pub fn opened_safely(room: &mut PickleScratch, run_spec: &Serialized, key: &Key) -> Serialized {
-    let Some(inner) = run_spec.plain_pickle() else {
+    let Some(inner) = run_spec.as_plain_pickle() else {
         return run_spec.clone();
     };
-    let pickle = room.write(Pickling::default().options(), |writer| {
+    // A scheduler does this for each task that it sends.
+    if let Some(opened) = opened_short(inner, key) {
+        return opened;
+    }
+    // Cannot fail: the buffer grows as needed.
+    let pickle = opening_pickle(room, inner, key).expect("a buffer that grows");
+    Serialized::pickled(pickle)
+}
+
+/// The pickle of `excepts(BaseException, loads, partial(Task, key, reraise))(inner)`.
+fn opening_pickle<'r>(
+    room: &'r mut PickleScratch,
+    inner: &[u8],
+    key: &Key,
+) -> Result<&'r [u8], ValueError> {
+    room.write(Pickling::default().options(), |writer| {
         let mut names = Names::default();
-        // excepts(BaseException, loads, partial(Task, key, reraise))(inner)
         writer.reduce().reduce();
         writer.global("toolz.functoolz", "excepts").tuple(3);
         writer.global("builtins", "BaseException");
@@ -214,11 +228,45 @@ pub fn opened_safely(room: &mut PickleScratch, run_spec: &Serialized, key: &Key)
         names.write(writer, SPEC, "Task");
         key.pickle(writer);
         writer.global("dask.local", "reraise");
-        writer.tuple(1).bytes(&inner);
-        Ok::<(), ValueError>(())
-    });
-    // Cannot fail: the buffer grows as needed.
-    Serialized::pickled(pickle.expect("a buffer that grows"))
+        writer.tuple(1).bytes(inner);
+        Ok(())
+    })
+}
+
+/// The payload of [`opening_pickle`], made of its parts, if key and pickle are short.
+fn opened_short(inner: &[u8], key: &Key) -> Option<Serialized> {
+    const BEFORE_KEY: &[u8] = b"\x8c\x0ftoolz.functoolz\x8c\x07excepts\x93\
+        \x8c\x08builtins\x8c\x0dBaseException\x93\x8c\x06pickle\x8c\x05loads\x93\
+        \x8c\x09functools\x8c\x07partial\x93\x8c\x0fdask._task_spec\x8c\x04Task\x93\x94";
+    const AFTER_KEY: &[u8] = b"\x8c\x0adask.local\x8c\x07reraise\x93\x87R\x87R";
+    const END: &[u8] = b"\x85R.";
+    // All of it is in one frame.
+    const MAX_INNER_LEN: usize = 32 << 10;
+    const MAX_KEY_LEN: usize = 128;
+    let mut buffer = [0; MAX_KEY_LEN];
+    let mut levels = [WriterLevel::EMPTY; 4];
+    let options = Pickling::default().options().with_framing(Framing::None);
+    let mut writer = Writer::with_options(&mut buffer, &mut levels, options);
+    key.pickle(&mut writer);
+    // Between the protocol and STOP.
+    let [_, _, key @ .., _] = writer.finish().ok()? else {
+        return None;
+    };
+    let len = u32::try_from(inner.len()).ok()?;
+    let [a, b, c, d] = len.to_le_bytes();
+    let bytes: &[u8] = match inner.len() {
+        0..=0xff => &[b'C', a],
+        0x100..=MAX_INNER_LEN => &[b'B', a, b, c, d],
+        _ => return None,
+    };
+    let parts = [BEFORE_KEY, key, AFTER_KEY, bytes, inner, END];
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    let [a, b, c, d, e, f, g, h] = (len as u64).to_le_bytes();
+    let head = &[0x80, 5, 0x95, a, b, c, d, e, f, g, h];
+    let [one, two, three, four, five, six] = parts;
+    Some(Serialized::pickled_parts(&[
+        head, one, two, three, four, five, six,
+    ]))
 }
 
 impl Task {
@@ -460,5 +508,41 @@ impl Argument {
             Self::Task(task) => task.write(writer, names),
             Self::Unknown(what) => Err(ValueError::Unsupported { what: what.clone() }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_tasks_are_opened_safely_by_the_same_pickle() {
+        let mut room = PickleScratch::default();
+        let block = Key::list([Key::from("x"), Key::from(0), Key::from(1 << 40)]);
+        let names = ["x".repeat(123), "x".repeat(124), "x".repeat(300)];
+        let mut keys = vec![
+            Key::from("add-1"),
+            Key::from(7),
+            Key::from(1.5),
+            block.clone(),
+        ];
+        keys.push(Key::list([Key::from("x"), Key::list([block])]));
+        keys.extend(names.map(Key::from));
+        let mut short_count = 0;
+        for key in &keys {
+            for len in [0, 5, 255, 256, 32 << 10, (32 << 10) + 1, 1 << 17] {
+                let inner = vec![7; len];
+                let pickle = opening_pickle(&mut room, &inner, key).expect("a buffer that grows");
+                let pickle = Serialized::pickled(pickle);
+                let opened = opened_safely(
+                    &mut PickleScratch::default(),
+                    &Serialized::pickled(&inner),
+                    key,
+                );
+                assert_eq!(opened, pickle, "{key}, {len}");
+                short_count += usize::from(opened_short(&inner, key).is_some());
+            }
+        }
+        assert_eq!(short_count, 5 * (keys.len() - 2));
     }
 }
