@@ -295,6 +295,14 @@ impl<'t, 'p> Node<'t, 'p> {
     }
 
     fn string(self, slot: Slot) -> Str<'p> {
+        const SHORT: u8 = Opcode::ShortBinUnicode.byte();
+        // Nearly all strings are.
+        let rest = self.tree.pickle.get(slot.offset()..).or_default_if_bug();
+        if let [SHORT, len, rest @ ..] = rest
+            && let Some(string) = rest.get(..usize::from(*len))
+        {
+            return Str::Utf8(PyStr::known(string));
+        }
         let (opcode, rest) = self.tree.opcode_at(slot);
         match opcode {
             Opcode::Unicode => Str::Escaped(line(rest).0),

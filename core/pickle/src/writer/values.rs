@@ -154,6 +154,14 @@ impl Writer<'_, '_> {
         self
     }
 
+    /// Writes a string that may contain surrogates.
+    #[inline]
+    pub fn py_str(&mut self, string: crate::PyStr<'_>) -> &mut Self {
+        self.value();
+        self.string(string.as_bytes());
+        self
+    }
+
     /// Writes a `bytes` object.
     #[inline]
     pub fn bytes(&mut self, data: &[u8]) -> &mut Self {

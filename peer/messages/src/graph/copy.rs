@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use daskwire_pickle::tree::{Int, Node, Operation, Tree, Value};
+use daskwire_pickle::tree::{Int, Node, Operation, Str, Tree, Value};
 use daskwire_pickle::{Writer, WriterOptions};
 
 use super::GraphError;
@@ -156,7 +156,10 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             },
             Value::Float(value) => writer.f64(value),
             Value::Str(string) => {
-                writer.str_bytes(&string.to_bytes());
+                match string {
+                    Str::Utf8(string) => writer.py_str(string),
+                    string => writer.str_bytes(&string.to_bytes()),
+                };
                 self.memoize(node, writer);
                 return Ok(());
             }
@@ -256,10 +259,13 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         writer: &mut Writer<'_, '_>,
         depth: usize,
     ) -> Result<(), GraphError> {
-        let operations: Vec<Operation<'t, 'p>> = node.operations().collect();
+        // Nearly all objects have one, their state.
+        let mut operations = node.operations();
+        let first = operations.next();
+        let others: Vec<Operation<'t, 'p>> = operations.collect();
         // The last operation begins first, because it takes the results of the
         // others.
-        for operation in operations.iter().rev() {
+        for operation in others.iter().rev().chain(&first) {
             match operation {
                 Operation::State(_) => writer.build(),
                 Operation::Append(items) => writer.extend(items.count_left()),
@@ -299,7 +305,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         }
         writer.end();
         self.memoize(node, writer);
-        for operation in operations {
+        for operation in first.into_iter().chain(others) {
             match operation {
                 Operation::State(state) => self.write_within(state.node(), writer, depth)?,
                 Operation::Append(items) => self.write_all(items, writer, depth)?,

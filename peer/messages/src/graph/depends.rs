@@ -203,6 +203,11 @@ impl Walk<'_> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(function, "fewer levels of functions"))?;
+        // Those that need a closer look are objects.
+        if function.as_global().is_some() {
+            self.calls.python = true;
+            return Ok(());
+        }
         if native_name(function).is_some() {
             self.calls.native = true;
             return Ok(());

@@ -1,15 +1,16 @@
 //! Finds the tasks in expressions of Dask's clients.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use daskwire_pickle::tree::{self, Node};
 
 use super::GraphError;
 use super::error::unexpected;
-use super::plan::{Call, Converter, Part, Planned, Rules};
+use super::plan::{Call, Converter, GraphKeys, Part, Planned, Rules};
 use super::spec::{key_of, state_of};
+use crate::Key;
 use crate::value::{Budget, describe};
 
 /// The tasks of an expression, and the annotations of its layers.
@@ -18,6 +19,8 @@ pub(super) struct Plan<'t, 'p> {
     pub(super) tasks: Vec<Planned<'t, 'p>>,
     /// The annotations of layers: dictionaries.
     pub(super) annotations: Vec<Node<'t, 'p>>,
+    /// The places of the tasks by their keys.
+    pub(super) index: HashMap<Key, usize>,
 }
 
 impl Plan<'_, '_> {
@@ -37,6 +40,7 @@ impl Plan<'_, '_> {
             }
         }
         self.tasks = merged;
+        self.index = index;
     }
 }
 
@@ -64,19 +68,13 @@ pub(super) fn plan<'t, 'p>(
         converter,
         ..
     } = reader;
-    // Values may refer to tasks of other layers.
-    let mut keys = HashSet::new();
-    for (graph, _) in &graphs {
-        for (key, _) in graph.entries() {
-            keys.insert(key_of(key, budget)?);
-        }
-    }
-    for (graph, layer) in graphs {
+    let keys = GraphKeys::new(graphs.iter().map(|(graph, _)| *graph).collect());
+    for (graph, layer) in &graphs {
         for (key, node) in graph.entries() {
             let planned = Planned {
                 key: key_of(key, budget)?,
                 work: converter.convert(node, Rules::Legacy(&keys))?,
-                layer,
+                layer: *layer,
             };
             // ROLES SCHEDULER-5
             if !planned.work.is_alias_of(&planned.key, budget)? {

@@ -70,6 +70,7 @@ impl Graph {
         let budget = Budget::new(own.saturating_add(values), own.saturating_add(bytes));
         let effects = Effects::of(&tree, &pickle);
         let plan = plan(tree.root(), &mut Converter::new(&tree, &budget), &budget)?;
+        let index = plan.index;
         let values = TreeReader::new(&pickle, &buffers);
         let mut layers = Layers::new(&values, &budget);
         let annotations = plan.annotations.iter().map(|node| layers.layer(*node));
@@ -81,7 +82,7 @@ impl Graph {
             tasks.push((task, keys, calls));
         }
         if let Some(wanted) = wanted {
-            cull(&mut tasks, wanted);
+            cull(&mut tasks, &index, wanted);
         }
         let mut copier = Copier::new(&tree);
         let shared = match len >= LARGE {
@@ -132,11 +133,9 @@ impl Graph {
 
 type Tasks<'t, 'p> = Vec<(Planned<'t, 'p>, Vec<Key>, Calls)>;
 
-/// Removes the tasks that the wanted keys do not need.
+/// Removes the tasks that the wanted keys do not need. `index` has the places of the tasks.
 // ROLES SCHEDULER-7
-fn cull(tasks: &mut Tasks<'_, '_>, wanted: &[Key]) {
-    let keys = tasks.iter().map(|(task, ..)| &task.key);
-    let index: HashMap<&Key, usize> = keys.zip(0..).collect();
+fn cull(tasks: &mut Tasks<'_, '_>, index: &HashMap<Key, usize>, wanted: &[Key]) {
     let mut is_needed = vec![false; tasks.len()];
     let mut left: Vec<&Key> = wanted.iter().collect();
     while let Some(key) = left.pop() {
@@ -161,28 +160,18 @@ fn share<'t, 'p>(
     effects: &Effects<'t, 'p>,
     budget: &Budget,
 ) -> Result<Shared, GraphError> {
+    // The search among those that were seen is quadratic.
+    const MAX_SEEN: usize = 64;
     let mut uses: HashMap<usize, (Node<'t, 'p>, usize)> = HashMap::new();
-    let mut calls: Vec<Option<Call<'t, 'p>>> = Vec::with_capacity(tasks.len());
+    let mut seen = Vec::new();
     for (task, ..) in &*tasks {
-        let written = task.work.called(budget)?;
-        let parts = match (&written, &task.work) {
-            (Some(call), _) => call.parts(),
-            (None, Part::Call(call)) => call.parts(),
-            _ => Vec::new(),
-        };
-        budget.spend(parts.len())?;
-        let mut seen = Vec::new();
-        for node in parts {
-            if is_shareable(node) && !seen.contains(&node.index()) {
+        seen.clear();
+        task.work.visit_called(budget, |node| {
+            if seen.len() < MAX_SEEN && is_shareable(node) && !seen.contains(&node.index()) {
                 seen.push(node.index());
                 uses.entry(node.index()).or_insert((node, 0)).1 += 1;
             }
-            // The check above is quadratic.
-            if seen.len() == 64 {
-                break;
-            }
-        }
-        calls.push(written);
+        })?;
     }
     let mut shared = Shared::new();
     for (index, (node, count)) in uses {
@@ -202,12 +191,11 @@ fn share<'t, 'p>(
     if shared.is_empty() {
         return Ok(shared);
     }
-    for ((task, ..), call) in tasks.iter_mut().zip(calls) {
-        let call = call.filter(|call| {
-            let mut parts = call.parts().into_iter();
-            parts.any(|node| shared.contains_key(&node.index()))
-        });
-        if let Some(call) = call {
+    for (task, ..) in tasks {
+        let mut has_shared = false;
+        let visit = |node: Node<'_, '_>| has_shared |= shared.contains_key(&node.index());
+        task.work.visit_called(budget, visit)?;
+        if has_shared && let Some(call) = task.work.called(budget)? {
             task.work = Part::Call(Box::new(call));
         }
     }
@@ -234,14 +222,14 @@ fn is_shareable(node: Node<'_, '_>) -> bool {
 
 impl<'t, 'p> Call<'t, 'p> {
     /// The parts that are copied.
-    fn parts(&self) -> Vec<Node<'t, 'p>> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = Node<'t, 'p>> {
         let keywords = self.keywords.iter().map(|(_, value)| value);
         let parts = self.arguments.iter().chain(keywords);
         let nodes = parts.filter_map(|part| match part {
             Part::Node(node) => Some(*node),
             _ => None,
         });
-        core::iter::once(self.function).chain(nodes).collect()
+        core::iter::once(self.function).chain(nodes)
     }
 }
 
@@ -249,8 +237,7 @@ impl Part<'_, '_> {
     /// Adds the keys of the shared objects that a task refers to.
     fn push_shared(&self, shared: &Shared, keys: &mut Vec<Key>) {
         if let Self::Call(call) = self {
-            let found = call.parts().into_iter();
-            let found = found.filter_map(|node| shared.get(&node.index()));
+            let found = call.parts().filter_map(|node| shared.get(&node.index()));
             keys.extend(found.map(|(key, _)| key.clone()));
         }
     }

@@ -1,6 +1,8 @@
 //! Tasks as a scheduler makes them from an expression: parts of its pickle, and new nodes
 //! around them.
 
+use core::cell::OnceCell;
+use core::fmt;
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -78,7 +80,40 @@ pub(super) enum Rules<'k> {
     Futures,
     /// Futures and the keys of the graph, and tuples that begin with a callable are tasks, as
     /// in graphs without Dask's classes.
-    Legacy(&'k HashSet<Key>),
+    Legacy(&'k GraphKeys<'k>),
+}
+
+/// The keys of graphs, to which values may refer, also to those of other layers. They are only read
+/// for graphs without Dask's classes.
+pub(super) struct GraphKeys<'k> {
+    graphs: Vec<Node<'k, 'k>>,
+    keys: OnceCell<HashSet<Key>>,
+}
+
+impl<'k> GraphKeys<'k> {
+    /// The keys of these dictionaries.
+    pub(super) fn new(graphs: Vec<Node<'k, 'k>>) -> Self {
+        Self {
+            graphs,
+            keys: OnceCell::new(),
+        }
+    }
+
+    fn contains(&self, key: &Key, budget: &Budget) -> Result<bool, GraphError> {
+        if let Some(keys) = self.keys.get() {
+            return Ok(keys.contains(key));
+        }
+        let entries = self.graphs.iter().flat_map(|graph| graph.entries());
+        let keys = entries.map(|(key, _)| key_of(key, budget));
+        let keys = keys.collect::<Result<HashSet<Key>, GraphError>>()?;
+        Ok(self.keys.get_or_init(|| keys).contains(key))
+    }
+}
+
+impl fmt::Debug for GraphKeys<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the keys of {} graphs", self.graphs.len())
+    }
 }
 
 /// Converts values with references into nodes, as `parse_input` and `convert_legacy_task` of
@@ -147,7 +182,7 @@ impl<'b> Converter<'b> {
             );
             if can_be_key
                 && let Ok(key) = key_of(node, self.budget)
-                && keys.contains(&key)
+                && keys.contains(&key, self.budget)?
             {
                 return Ok(Part::Result(key));
             }
@@ -170,11 +205,12 @@ impl<'b> Converter<'b> {
 
     /// Converts a node of Dask's classes: a reference to its key, others to themselves.
     fn reference<'t, 'p>(&self, node: Node<'t, 'p>) -> Result<Part<'t, 'p>, GraphError> {
+        if class_of(node).is_none_or(|(class, _)| class != "TaskRef") {
+            return Ok(Part::Node(node));
+        }
         Ok(match spec(node, self.budget)? {
-            Some(reference) if reference.class == "TaskRef" => {
-                Part::Result(target(node, &reference, self.budget)?)
-            }
-            _ => Part::Node(node),
+            Some(reference) => Part::Result(target(node, &reference, self.budget)?),
+            None => Part::Node(node),
         })
     }
 
@@ -293,6 +329,48 @@ impl<'t, 'p> Part<'t, 'p> {
 
     /// The call of a task that Python or a client has written, with its parts.
     pub(super) fn called(&self, budget: &Budget) -> Result<Option<Call<'t, 'p>>, GraphError> {
+        let mut parts = Vec::new();
+        let Some(keywords) = self.visit_written(budget, |node| parts.push(node))? else {
+            return Ok(None);
+        };
+        let [function, arguments @ ..] = &parts[..] else {
+            return Ok(None);
+        };
+        let keywords = keywords.map(|node| node.entries()).into_iter().flatten();
+        let keywords = keywords.map(|(name, value)| (name, Self::Node(value)));
+        let keywords: Rc<[_]> = keywords.collect();
+        budget.spend(keywords.len())?;
+        Ok(Some(Call {
+            function: *function,
+            arguments: arguments.iter().copied().map(Self::Node).collect(),
+            keywords,
+        }))
+    }
+
+    /// Visits the parts that are copied of a call: the function, the arguments, and the values of
+    /// keyword arguments.
+    pub(super) fn visit_called(
+        &self,
+        budget: &Budget,
+        mut visit: impl FnMut(Node<'t, 'p>),
+    ) -> Result<(), GraphError> {
+        if let Self::Call(call) = self {
+            budget.spend(call.arguments.len().saturating_add(call.keywords.len()))?;
+            call.parts().for_each(visit);
+        } else if let Some(Some(keywords)) = self.visit_written(budget, &mut visit)? {
+            budget.spend(keywords.entries().count_left())?;
+            keywords.entries().for_each(|(_, value)| visit(value));
+        }
+        Ok(())
+    }
+
+    /// Visits the function and the arguments of a call that Python or a client has written. Returns
+    /// its keyword arguments, if there may be some; `None` if it is no such call.
+    fn visit_written(
+        &self,
+        budget: &Budget,
+        mut visit: impl FnMut(Node<'t, 'p>),
+    ) -> Result<Option<Option<Node<'t, 'p>>>, GraphError> {
         let Self::Node(node) = self else {
             return Ok(None);
         };
@@ -304,32 +382,26 @@ impl<'t, 'p> Part<'t, 'p> {
         else {
             return Ok(None);
         };
-        let (function, arguments, keywords) = match (parts.as_slice(), is_state) {
-            (&[.., args, function, _, keywords], true) if parts.len() == TASK_STATE => {
-                let keywords = keywords.entries();
-                budget.spend(keywords.count_left())?;
-                let keywords = keywords.map(|(name, value)| (name, Self::Node(value)));
-                budget.spend(args.items().count_left())?;
-                let arguments = args.items().map(Self::Node).collect();
-                (function, arguments, keywords.collect())
-            }
-            ([_, function, arguments @ ..], false) => {
-                let arguments = arguments.iter().copied().map(Self::Node).collect();
-                (*function, arguments, Vec::new())
-            }
-            _ => return Ok(None),
-        };
         // Their first arguments are tasks and keys, not values.
-        if function
-            .as_global()
-            .is_some_and(|name| name.module == *SPEC)
-        {
-            return Ok(None);
+        let is_of_dask = |function: Node<'_, '_>| {
+            let name = function.as_global();
+            name.is_some_and(|name| name.module == *SPEC)
+        };
+        match (parts.as_slice(), is_state) {
+            (&[.., args, function, _, keywords], true)
+                if parts.len() == TASK_STATE && !is_of_dask(function) =>
+            {
+                budget.spend(args.items().count_left())?;
+                visit(function);
+                args.items().for_each(visit);
+                Ok(Some(Some(keywords)))
+            }
+            ([_, function, arguments @ ..], false) if !is_of_dask(*function) => {
+                visit(*function);
+                arguments.iter().copied().for_each(visit);
+                Ok(Some(None))
+            }
+            _ => Ok(None),
         }
-        Ok(Some(Call {
-            function,
-            arguments,
-            keywords: keywords.into(),
-        }))
     }
 }

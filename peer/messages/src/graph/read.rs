@@ -6,7 +6,7 @@ use daskwire_pickle::tree::{self, Node, Tree};
 use super::error::unexpected;
 use super::spec::has_named_slots;
 use super::spec::{
-    CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, Spec, TASK_STATE, is_spec, key_of,
+    CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, Spec, TASK_STATE, class_of, is_spec, key_of,
     optional_key, spec, state_of,
 };
 use super::{Argument, Function, Graph, GraphError, Task, Work};
@@ -78,11 +78,12 @@ pub(super) fn is_alias_of(
     key: &Key,
     budget: &Budget,
 ) -> Result<bool, GraphError> {
+    if !class_of(node).is_some_and(|(class, _)| class == "Alias" || class == "TaskRef") {
+        return Ok(false);
+    }
     Ok(match spec(node, budget)? {
-        Some(alias) if alias.class == "Alias" || alias.class == "TaskRef" => {
-            target(node, &alias, budget)? == *key
-        }
-        _ => false,
+        Some(alias) => target(node, &alias, budget)? == *key,
+        None => false,
     })
 }
 
