@@ -468,7 +468,7 @@ impl State {
                 assert!(is_recounted || missing == 0);
             }
             TaskStage::Memory | TaskStage::Erred(_) => {
-                let by_none = task.wanted_by == [FIRE_AND_FORGET.0];
+                let by_none = *task.wanted_by == [FIRE_AND_FORGET.0];
                 assert!(!by_none || is_left, "{key} is done");
             }
         }

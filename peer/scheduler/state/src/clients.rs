@@ -9,6 +9,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 
+use super::few::Few;
 use super::grace::{Graphs, Lost};
 use super::model::{Client, TaskId, TaskStage};
 use super::send::{erred, in_memory};
@@ -454,7 +455,7 @@ impl State {
             }
             let clients = match message.force {
                 true => task.wanted_by.clone(),
-                false => vec![client],
+                false => Few::One(client),
             };
             for client in clients {
                 if self.tasks[id].wanted_by.binary_search(&client).is_ok() {

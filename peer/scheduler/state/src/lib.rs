@@ -148,6 +148,7 @@ use no_worker::Waiting;
 use pool::Pool;
 use recording::Recorder;
 use replicas::Replicas;
+use result_classes::ResultClasses;
 use returned::GivenBack;
 use returns::{Claim, LostTasks};
 use samplers::Samplers;
@@ -203,6 +204,7 @@ mod diagnostics;
 mod dump;
 mod durations;
 mod event;
+mod few;
 mod grace;
 mod groups;
 mod journal;
@@ -221,6 +223,7 @@ mod record;
 mod recording;
 mod replicas;
 mod requests;
+mod result_classes;
 mod retire;
 mod returned;
 mod returns;
@@ -483,6 +486,7 @@ pub struct State {
     /// [`CLOSING_AGE`].
     closing: VecDeque<(Duration, String)>,
     pool: Pool,
+    result_classes: ResultClasses,
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, GivenBack>,
     /// The workers on which tasks have failed last that are tried again, or that have given them back.
@@ -647,6 +651,7 @@ impl State {
             idle_holders: BTreeSet::new(),
             closing: VecDeque::new(),
             pool: Pool::default(),
+            result_classes: ResultClasses::default(),
             returned: BTreeMap::new(),
             retried: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -704,6 +709,16 @@ impl State {
         self.apply(event);
         self.settle_requests(!is_in_batch);
         self.take_actions()
+    }
+
+    /// Takes back the memory of actions that were performed, for those of later events.
+    pub fn reuse(&mut self, mut actions: Vec<Action>) {
+        /// Most events have fewer actions.
+        const MAX_COUNT: usize = 64;
+        if self.actions.capacity() == 0 && actions.capacity() <= MAX_COUNT {
+            actions.clear();
+            self.actions = actions;
+        }
     }
 
     fn apply(&mut self, event: SchedulerInput) {

@@ -11,6 +11,7 @@ use daskwire_messages::{Key, Serialized, Value};
 
 use super::classes::{ClassId, Places};
 use super::durations::Work;
+use super::few::Few;
 use super::grace::{Graphs, Lost};
 use super::groups::GroupId;
 use super::memory::Unmanaged;
@@ -143,9 +144,9 @@ pub(super) struct Task {
     /// Number of dependencies that are not in memory; maintained while waiting.
     pub(super) missing_count: u32,
     /// The clients that want the result, sorted.
-    pub(super) wanted_by: Vec<ClientId>,
+    pub(super) wanted_by: Few<ClientId>,
     /// The workers that hold the result, sorted.
-    pub(super) who_has: Vec<WorkerId>,
+    pub(super) who_has: Few<WorkerId>,
     pub(super) nbytes: u64,
     pub(super) class: Option<Bytes>,
     pub(super) retries: u32,

@@ -8,6 +8,7 @@ use daskwire_messages::protocol::{Keys, TaskState, WorkerStatus};
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
+use super::few::Few;
 use super::groups::GroupId;
 use super::model::{Priority, Task, TaskId, TaskStage, Worker};
 use super::slices::SLICE;
@@ -59,7 +60,7 @@ impl State {
     /// The addresses of the holders of a result.
     pub fn holders(&self, key: &Key) -> impl Iterator<Item = &str> {
         let id = self.by_key.get(key);
-        let holders = id.map_or(&[][..], |id| &self.tasks[*id].who_has);
+        let holders = id.map_or(&Few::None, |id| &self.tasks[*id].who_has);
         let holders = holders.iter().filter_map(|id| self.workers.get(id));
         holders.map(|worker| &*worker.address)
     }

@@ -211,7 +211,7 @@ impl State {
         let task = &mut self.tasks[id];
         if !matches!(task.stage, TaskStage::Memory) {
             task.nbytes = result.nbytes;
-            task.class = result.class;
+            task.class = result.class.map(|class| self.result_classes.shared(class));
         }
         if is_actor && self.is_actor_of_former(id, on) {
             self.tasks[id].actor_on = Some(on);

@@ -9,6 +9,7 @@ use daskwire_messages::graph::Calls;
 use daskwire_messages::protocol::TaskRetried;
 use daskwire_messages::{Key, Value};
 
+use super::few::Few;
 use super::grace::Graphs;
 use super::groups::GroupId;
 use super::model::{Priority, RunSpec, Task, TaskId, TaskStage, task_len};
@@ -471,8 +472,8 @@ impl State {
             dependents: BTreeSet::new(),
             waiter_count: 0,
             missing_count: 0,
-            wanted_by: Vec::new(),
-            who_has: Vec::new(),
+            wanted_by: Few::None,
+            who_has: Few::None,
             nbytes: 0,
             class: None,
             retries: 0,

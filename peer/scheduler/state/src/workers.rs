@@ -539,7 +539,10 @@ impl State {
         }
         let state = &mut self.tasks[task];
         state.nbytes = message.nbytes;
-        state.class = message.class.0;
+        state.class = message
+            .class
+            .0
+            .map(|class| self.result_classes.shared(class));
         self.in_memory(task, id);
     }
 

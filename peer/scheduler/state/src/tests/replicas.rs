@@ -66,7 +66,7 @@ fn copies_are_kept_where_tasks_need_them() {
     let task = cluster.state.by_key.id("x");
     let mut expected = on.to_vec();
     expected.sort_unstable();
-    assert_eq!(cluster.state.tasks[task].who_has, expected);
+    assert_eq!(*cluster.state.tasks[task].who_has, expected);
     // The copies of workers that are about to leave do not count.
     cluster.finish(on[0], "d1");
     let paused = WorkerStatusChange {
