@@ -155,10 +155,10 @@ impl State {
         if task.is_actor {
             self.add_actor(id, holder);
         }
-        let task = &self.tasks[id];
-        let (message, clients) = (in_memory(task), task.wanted_by.clone());
-        for client in clients {
-            self.send_result(client, message.clone());
+        for index in 0..self.tasks[id].wanted_by.len() {
+            let task = &self.tasks[id];
+            let (message, client) = (in_memory(task), task.wanted_by[index]);
+            self.send_result(client, message);
         }
         #[cfg(any(test, feature = "fuzzing"))]
         assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));

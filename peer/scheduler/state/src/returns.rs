@@ -361,6 +361,9 @@ impl State {
 
     /// The task of a key, if the worker has claimed it with this run.
     pub(super) fn claimed(&self, on: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
+        if self.claims.is_empty() {
+            return None;
+        }
         let id = *self.by_key.get(key)?;
         let claim = self.claims.get(&id)?;
         (claim.on == on && claim.run_id == run_id).then_some(id)

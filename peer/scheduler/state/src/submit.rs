@@ -41,7 +41,9 @@ pub(super) struct Submitting {
     /// [`Task::waiter_count`].
     pub(super) ids: Vec<TaskId>,
     keys: Vec<Key>,
-    /// The number of keys that were found, then the number of those that are wanted.
+    /// The tasks that were found of the keys.
+    found: Vec<TaskId>,
+    /// The number of keys that are wanted, or were refused.
     key_count: usize,
     /// The tasks that make actors and are not marked yet.
     actors: vec::IntoIter<Key>,
@@ -113,6 +115,7 @@ impl State {
             measured: (0, 0),
             reserved: 0,
             measured_demands: BTreeSet::new(),
+            found: Vec::with_capacity(keys.len()),
             keys,
             key_count: 0,
             actors: actors.into_iter(),
@@ -144,16 +147,17 @@ impl State {
                     Some(task) => self.insert_submitted(task, submitting),
                     None => Step::Find,
                 },
-                Step::Find => match submitting.keys.get(submitting.key_count) {
-                    Some(key) if !self.by_key.contains_key(key) => Step::Cancel,
-                    Some(_) => {
-                        submitting.key_count += 1;
-                        Step::Find
-                    }
+                Step::Find => match submitting.keys.get(submitting.found.len()) {
+                    Some(key) => match self.by_key.get(key) {
+                        Some(id) => {
+                            submitting.found.push(*id);
+                            Step::Find
+                        }
+                        None => Step::Cancel,
+                    },
                     None => {
                         let metrics = self.metrics_of(submitting);
                         self.log_submission(submitting.client, "OK", Some(metrics));
-                        submitting.key_count = 0;
                         Step::Mark
                     }
                 },
@@ -166,8 +170,10 @@ impl State {
                 },
                 Step::Want => match submitting.keys.get(submitting.key_count) {
                     Some(key) => {
+                        let found = submitting.found.get(submitting.key_count).copied();
                         submitting.key_count += 1;
-                        self.want_submitted(submitting.client, submitting.confirmation, key);
+                        let by = (submitting.client, submitting.confirmation);
+                        self.want_submitted(by, key, found);
                         Step::Want
                     }
                     None => Step::End,
@@ -320,9 +326,17 @@ impl State {
         Step::Refuse
     }
 
-    /// Has a client want a key that it has submitted.
-    fn want_submitted(&mut self, client: ClientId, confirmation: u32, key: &Key) {
-        let Some(id) = self.by_key.get(key).copied() else {
+    /// Has a client want a key that it has submitted, and whose task was found before.
+    fn want_submitted(
+        &mut self,
+        (client, confirmation): (ClientId, u32),
+        key: &Key,
+        found: Option<TaskId>,
+    ) {
+        // It may be forgotten since, or another one.
+        let is_same = |id: &TaskId| self.tasks.get(*id).is_some_and(|task| task.key == *key);
+        let found = found.filter(is_same);
+        let Some(id) = found.or_else(|| self.by_key.get(key).copied()) else {
             return self.cancelled(client, vec![key.clone()], "lost dependencies", None);
         };
         self.want(client, confirmation, id);

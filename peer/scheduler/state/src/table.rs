@@ -166,11 +166,16 @@ impl KeyIndex {
 /// The part of the index that has a key. Most keys differ in their last bytes, and with keys that do
 /// not, one part only takes longer to grow.
 fn part_of(key: &Key) -> usize {
-    let bytes = key.as_msgpack().iter().rev().take(8);
-    let mixed = bytes.fold(0_usize, |mixed, byte| {
-        mixed.wrapping_mul(31).wrapping_add(usize::from(*byte))
-    });
-    mixed % KEY_PARTS
+    let bytes = key.as_msgpack();
+    let last = match bytes.last_chunk() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => bytes
+            .iter()
+            .fold(0, |mixed, byte| (mixed << 8) | u64::from(*byte)),
+    };
+    // Fibonacci hashing: the high bits depend on all bits.
+    let mixed = last.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as usize % KEY_PARTS
 }
 
 #[cfg(test)]
