@@ -196,8 +196,9 @@ impl SchedulerMachine {
         self.perform_now(others);
     }
 
-    fn perform_now(&mut self, actions: Vec<Action>) {
-        self.outbox.perform(actions);
+    fn perform_now(&mut self, mut actions: Vec<Action>) {
+        self.outbox.perform(actions.drain(..));
+        self.state.reuse(actions);
         while let Some(id) = self.outbox.newly_behind.pop() {
             let event = SchedulerInput::ClientBehind(id);
             let actions = self.state.handle(self.now, event);
