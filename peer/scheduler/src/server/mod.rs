@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::time::Duration;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -128,8 +128,8 @@ struct SchedulerMachine {
 /// The streams for messages, and the reports to emit once the state is unlocked.
 #[derive(Debug, Default)]
 struct Outbox {
-    clients: HashMap<ClientId, BatchSender<ToClient>>,
-    workers: HashMap<WorkerId, BatchSender<ToWorker>>,
+    clients: BTreeMap<ClientId, BatchSender<ToClient>>,
+    workers: BTreeMap<WorkerId, BatchSender<ToWorker>>,
     /// The clients that do not read, and those of which the state does not know that yet.
     behind: HashSet<ClientId>,
     newly_behind: Vec<ClientId>,
