@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::choose::next_random;
 
+mod compared;
 mod killed;
 mod recorded;
 mod returns;
@@ -146,6 +147,8 @@ struct Simulation {
     is_plain: bool,
     /// What the state has recorded, if it records.
     recorded: Option<recorded::Done>,
+    /// What is the same in another run of a script, if there is one.
+    script: Option<compared::Script>,
 }
 
 impl Simulation {
@@ -178,6 +181,7 @@ impl Simulation {
             journal: Vec::new(),
             is_plain: false,
             recorded: has_payloads.map(|_| recorded::Done::default()),
+            script: None,
         };
         // Nearly all events take several slices.
         simulation.state.slice_len = simulation.number(4) + 1;
@@ -340,6 +344,14 @@ impl Simulation {
                         ToClient::LostData(message) => (vec![message.key], View::Pending),
                         ToClient::TaskRetried(message) => (vec![message.key], View::Pending),
                         ToClient::CancelledKeys(message) => (message.keys.0, View::Cancelled),
+                        ToClient::GraphsAccepted(message) => {
+                            self.accept(id, message.count);
+                            continue;
+                        }
+                        ToClient::StreamStart(message) => {
+                            self.accept(id, message.graphs_accepted.unwrap_or(0));
+                            continue;
+                        }
                         _ => continue,
                     };
                     for key in keys {
@@ -364,6 +376,11 @@ impl Simulation {
         let host = self.worker_count % HOST_COUNT;
         let address = format!("tcp://host-{host}:{}", self.worker_count);
         let worker = RegisterWorker {
+            // Tasks are converted for workers in Python.
+            extra_information: match self.script {
+                Some(_) => rust_worker(),
+                None => Value::default(),
+            },
             address: address.clone(),
             server_id: Some(address.clone()),
             status: WorkerStatus::Running,
@@ -468,6 +485,10 @@ impl Simulation {
         };
         let key = Key::from(self.key());
         let client = self.pick_client();
+        self.scatter_to(worker, client, key);
+    }
+
+    fn scatter_to(&mut self, worker: WorkerId, client: ClientId, key: Key) {
         let name = self.names[&client].clone();
         let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
@@ -552,7 +573,7 @@ impl Simulation {
                 }));
             }
             10.. => {}
-            _ if key.prefix() == "bad" || outcome == 2 => {
+            _ if key.prefix() == "bad" || (outcome == 2 && self.script.is_none()) => {
                 worker.tasks.remove(&key);
                 worker.outbox.push_back(FromWorker::from(TaskErred {
                     key,
@@ -565,6 +586,9 @@ impl Simulation {
                 worker.tasks.remove(&key);
                 worker.data.insert(key);
                 worker.outbox.push_back(finished(&task, run_id));
+                if let Some(script) = &mut self.script {
+                    script.computed(&task);
+                }
             }
         }
     }

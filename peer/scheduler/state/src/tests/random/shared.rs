@@ -40,13 +40,23 @@ impl Simulation {
         });
     }
 
-    fn request(&mut self, request: impl Into<Request>) {
+    pub(super) fn request(&mut self, request: impl Into<Request>) {
         self.shared.last_id += 1;
         let id = RequestId(self.shared.last_id);
         let request = request.into();
         self.shared.open.push((id, request.clone()));
         let request = Box::new(request);
         self.handle(SchedulerInput::Requested { id, request });
+    }
+
+    /// The id of the last request.
+    pub(super) fn last_request(&self) -> RequestId {
+        RequestId(self.shared.last_id)
+    }
+
+    /// Forgets a request whose reply was read.
+    pub(super) fn close_request(&mut self, id: RequestId) {
+        self.shared.open.retain(|(open, _)| *open != id);
     }
 
     /// Ends a random request: it is answered, or its client has gone.
