@@ -4,7 +4,12 @@ and the memory of the scheduler for a task, and how long a task of another clien
 meanwhile.
 
 Usage: PYTHON peer/cli/benches/scheduler_alone.py DASKWIRE [--shapes flat,tree] [--workers 10,100]
-           [--tasks 10000] [--schedulers dask,daskwire]
+           [--tasks 10000] [--schedulers dask,daskwire,never,interval,always]
+           [--journals DIRECTORY] [--repeat 3]
+
+The schedulers `never`, `interval` and `always` are that of daskwire with a journal, with this value of
+`--journal-sync`: the length of its records for a task follows, while all results are held. The journals are
+below DIRECTORY, which says which disk they are on, and are removed.
 
 DASKWIRE is the path of the command, or of a script that runs it, such as
 `exec valgrind --tool=callgrind daskwire "$@"`. PYTHON has distributed and psutil.
@@ -13,12 +18,14 @@ DASKWIRE is the path of the command, or of a script that runs it, such as
 import argparse
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import operator
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -105,6 +112,9 @@ def restricted(count, workers):
     names = [f"fake-{n}" for n in range(max(1, workers // 10))]
     return flat(count, workers)[0], {"workers": names}
 
+
+# The values of `--journal-sync`.
+SYNCS = ("never", "interval", "always")
 
 SHAPES = {
     shape.__name__: shape for shape in (flat, merge, tree, all_to_all, chains, restricted)
@@ -321,9 +331,18 @@ def scheduler(command):
         serving.kill()
 
 
-def measure(command, shape, count, workers):
+def length_of(directory):
+    """The length of the files of a journal; none if there is no journal."""
+    return directory and sum(entry.stat().st_size for entry in os.scandir(directory))
+
+
+def measure(command, shape, count, workers, sync=None, journals=None):
     context = multiprocessing
     with contextlib.ExitStack() as stack:
+        directory = None
+        if sync:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(dir=journals))
+            command = [*command, "--journal", directory, "--journal-sync", sync]
         pid, address = stack.enter_context(scheduler(command))
         serving = psutil.Process(pid)
         started = context.Event()
@@ -338,10 +357,15 @@ def measure(command, shape, count, workers):
         task_count = link.recv()
         ready.wait(60)
         before, memory = serving.cpu_times(), serving.memory_info().rss
+        length = length_of(directory)
         link.send("go")
         took = link.recv()
         after = serving.cpu_times()
         grown = serving.memory_info().rss - memory
+        if directory:
+            # The last records are written.
+            time.sleep(0.2)
+            length = length_of(directory) - length
         stop.set()
         found = times.recv()
         link.send("end")
@@ -353,6 +377,7 @@ def measure(command, shape, count, workers):
         "p99": waits[int(0.99 * (len(waits) - 1))] * 1e3,
         "heartbeat": max(found["heartbeats"]) * 1e3,
         "all": took,
+        "journal": length and length / task_count,
     }
 
 
@@ -363,27 +388,35 @@ def main():
     parser.add_argument("--workers", default="1,10,100,1000")
     parser.add_argument("--tasks", default="10000,100000")
     parser.add_argument("--schedulers", default="dask,daskwire")
+    parser.add_argument("--journals")
+    parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
     commands = {
         "dask": [sys.executable, "-m", "distributed.cli.dask_scheduler"],
-        "daskwire": [options.daskwire, "scheduler"],
+        **{name: [options.daskwire, "scheduler"] for name in ("daskwire", *SYNCS)},
     }
     os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
     print(
         "shape workers tasks scheduler: us/task, bytes/task, p99 of another client, "
         "longest heartbeat, s in all"
     )
-    for shape in options.shapes.split(","):
-        for workers in map(int, options.workers.split(",")):
-            for count in map(int, options.tasks.split(",")):
-                for name in options.schedulers.split(","):
-                    found = measure(commands[name], shape, count, workers)
-                    print(
-                        f"{shape} {workers} {count} {name}: {found['processor']:.1f} us, "
-                        f"{found['memory']:.0f} bytes, {found['p99']:.1f} ms, "
-                        f"{found['heartbeat']:.0f} ms, {found['all']:.1f} s",
-                        flush=True,
-                    )
+    cases = itertools.product(
+        options.shapes.split(","),
+        map(int, options.workers.split(",")),
+        map(int, options.tasks.split(",")),
+        range(options.repeat),
+        options.schedulers.split(","),
+    )
+    for shape, workers, count, _, name in cases:
+        sync = name if name in SYNCS else None
+        found = measure(commands[name], shape, count, workers, sync, options.journals)
+        journal = f", {found['journal']:.0f} bytes of journal" if sync else ""
+        print(
+            f"{shape} {workers} {count} {name}: {found['processor']:.1f} us, "
+            f"{found['memory']:.0f} bytes, {found['p99']:.1f} ms, "
+            f"{found['heartbeat']:.0f} ms, {found['all']:.1f} s{journal}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
