@@ -90,7 +90,8 @@ impl Journaled {
 }
 
 fn open(options: &JournalOptions) -> Result<(Journal, State, journal::Restored), JournalError> {
-    let (journal, mut state, restored) = journal::open(options, Policy::default(), Duration::ZERO)?;
+    let (journal, mut state, restored) =
+        journal::open(options, Policy::default(), Duration::ZERO, None)?;
     state.handle(Duration::ZERO, SchedulerInput::Resumed);
     while state.is_pending() {
         state.proceed(Duration::ZERO);
