@@ -9,10 +9,11 @@ pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
     run(&mut tokio::runtime::Builder::new_multi_thread(), work)
 }
 
-/// Runs a command that uses comms, on this thread, apart from what blocks. Tasks that hand on small
-/// messages to each other take less of the processors than on several threads, which wake each other.
+/// Runs a command that uses comms, on one thread, apart from what blocks. Tasks that hand on small
+/// messages to each other take less of the processors than on several, which wake each other.
 pub(crate) fn on_thread(work: impl Future<Output = Result>) -> Result {
-    run(&mut tokio::runtime::Builder::new_current_thread(), work)
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    run(builder.worker_threads(1), work)
 }
 
 fn run(builder: &mut tokio::runtime::Builder, work: impl Future<Output = Result>) -> Result {
