@@ -127,6 +127,69 @@ async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
     assert!(log.contains("continues with"), "{log}");
 }
 
+/// A disk is full, as for a limit of the length of files, which needs no disk of its own.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_reported_once_and_written_to_again() {
+    let directory = Scratch::new("journal-full");
+    let runs = Runs::default();
+    let mut command = Command::new("sh");
+    // In units of 512 or 1024 bytes.
+    let limited = "trap '' XFSZ; ulimit -S -f 64; exec \"$0\" \"$@\"";
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_daskwire")]);
+    command.args(["scheduler", "--host", "127.0.0.1", "--no-dashboard"]);
+    command.args(["--port", "0", "--journal-sync", "always", "--journal"]);
+    command.arg(directory.path());
+    let mut full = Peer::spawn_command("scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    });
+    let address = full.address().to_owned();
+    let worker = Worker::builder(address.parse().expect("an address"));
+    let worker = worker.nthreads(1).functions(functions(&runs));
+    let worker = worker.start().await.expect("it starts");
+    let client = Client::connect(&address).await.expect("it connects");
+    let mut futures = Vec::new();
+    let mut expected = Vec::new();
+    // The second does not fit, and the third comes while the disk is full.
+    for (part, len) in [10, 2000, 10].into_iter().enumerate() {
+        let keys = (0..20).map(|number| Key::from(format!("part-{part}-{number}")));
+        let keys: Vec<Key> = keys.collect();
+        let tasks = keys.iter().map(|key| {
+            let arguments = Argument::list(vec![1; len]);
+            Task::new(key.clone(), "native:node", [arguments])
+        });
+        let graph: Graph = tasks.collect();
+        let submitted = client.submit_graph(&graph, keys.clone(), &SubmitOptions::default());
+        let submitted = submitted.expect("it is connected");
+        client.gather(&submitted).await.expect("all are computed");
+        futures.extend(submitted);
+        expected.extend(keys);
+    }
+    const FAILS: &str = "the journal cannot be written: ";
+    full.wait_for_line(&[FAILS, "File too large", "writing is tried again"]);
+    let id = full.id().to_string();
+    let raised = Command::new("prlimit")
+        .args(["--pid", &id, "--fsize=unlimited"])
+        .status();
+    assert!(raised.expect("util-linux has it").success());
+    full.wait_for_log("the journal is written again");
+    let log = full.log();
+    assert_eq!(log.matches(FAILS).count(), 1, "{log}");
+    tokio::task::block_in_place(|| {
+        full.signal("KILL");
+        full.ended();
+        full = scheduler(&directory, Some(&address), "always");
+    });
+    client.gather(&futures).await.expect("all are there");
+    let log = full.log();
+    assert!(log.contains("continues with 60 tasks"), "{log}");
+    let runs = runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert!(runs.values().all(|count| *count == 1), "{runs:?}");
+    assert_eq!(runs.len(), expected.len());
+    client.close().await.expect("it is connected");
+    worker.close().await;
+}
+
 /// Clients in Python cancel their futures when the connection breaks, and workers of Dask end. What
 /// was submitted is computed again on the workers that join, and is there for those who submit it again.
 #[tokio::test(flavor = "multi_thread")]

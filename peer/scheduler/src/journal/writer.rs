@@ -324,6 +324,14 @@ impl Writer {
             if !self.consider_merging() {
                 break;
             }
+            // What came while writing failed still waits.
+            let has_all = self.shared.lock().records.is_empty();
+            if has_all {
+                self.shared.set_status(match &self.unmerged {
+                    None => JournalStatus::Written,
+                    Some(unmerged) => JournalStatus::Unmerged(unmerged.reason.clone()),
+                });
+            }
         }
         if let Some(merging) = self.merging.take() {
             let _ = merging.join();
@@ -397,10 +405,6 @@ impl Writer {
                 return false;
             }
             let Err(error) = result else {
-                self.shared.set_status(match &self.unmerged {
-                    None => JournalStatus::Written,
-                    Some(unmerged) => JournalStatus::Unmerged(unmerged.reason.clone()),
-                });
                 return true;
             };
             // Those who wait are answered: the cluster goes on.
