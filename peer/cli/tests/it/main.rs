@@ -11,6 +11,8 @@ mod functions_with_dask;
 mod inspect;
 mod journal;
 #[cfg(target_os = "linux")]
+mod journal_peers;
+#[cfg(target_os = "linux")]
 mod journal_shared;
 mod journey;
 mod old_schedulers;
@@ -33,7 +35,6 @@ mod python_logs;
 #[cfg(target_os = "linux")]
 mod python_worker;
 mod readme;
-mod recording;
 mod relay_with_dask;
 #[cfg(unix)]
 mod scheduler_command;
