@@ -233,10 +233,11 @@ fn preloaded_modules_are_set_up_in_the_scheduler() {
 
 /// A module whose setup waits for an event, and which says what is called.
 const SLOWLY_SET_UP: &str = "\
-import asyncio, sys
+import asyncio, os
 
 def say(text):
-    print(text, file=sys.stderr, flush=True)
+    # At once, so that the log's lines do not come between.
+    os.write(2, f'{text}\\n'.encode())
 
 async def dask_setup(scheduler):
     say('setup begins')

@@ -499,7 +499,6 @@ fn what_a_killed_scheduler_leads_to_is_what_another_one_does() {
                 values: script.values,
                 ..Script::default()
             };
-            println!("seed {seed}, kills {kills}");
             let (outcome, run) =
                 Simulation::run_script(seed, &steps, script, Some(kills), loses_workers);
             assert_eq!(outcome, expected, "seed {seed}, kills {kills}");
