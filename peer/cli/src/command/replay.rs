@@ -327,7 +327,7 @@ impl Replaying<'_> {
         Ok(())
     }
 
-    /// Prints the end: where the recording stopped, and what there is.
+    /// Prints where the recording stopped, and the tasks and workers there.
     fn finish(&mut self) -> Result {
         if self.arguments.state {
             let mut dump = Dump::new(&[]);

@@ -16,7 +16,7 @@ use crate::readme::{block, shape};
 use crate::support::scratch::Scratch;
 
 /// What must not be in a recording without payloads.
-const SECRET: &str = "a value that nobody else may see";
+const SECRET: &str = "a value that is for its owner only";
 
 fn scheduler(arguments: &[&str]) -> Peer {
     let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
