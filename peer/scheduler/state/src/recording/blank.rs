@@ -49,7 +49,7 @@ pub(super) fn frames(to: &mut Writer<'_>, frames: &[&[u8]], blanked: Blanked) {
             .by_ref()
             .take(usize::try_from(count).unwrap_or(usize::MAX))
         {
-            parts(to, frame, &[0..frame.len()]);
+            parts(to, frame, core::slice::from_ref(&(0..frame.len())));
         }
     }
 }
