@@ -1,16 +1,19 @@
 //! Data that clients have scattered, with and without TLS, after the scheduler was killed.
 
+use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::client::{ClientOptions, SubmitOptions};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key, transports_with_tls};
-use daskwire_testing::{Peer, TLS_ARGUMENTS, TLS_PEM};
+use daskwire_testing::cluster::Cluster;
+use daskwire_testing::{Environment, Peer, TLS_ARGUMENTS, TLS_PEM, python};
 
 use crate::scheduler_command::scheduler_at;
 use crate::support::scratch::Scratch;
-use crate::support::worker::rust_worker;
+use crate::support::worker::{python_worker, rust_worker};
 
 /// Kills a scheduler, and starts one with the same arguments at the same port.
 fn kill(mut scheduler: Peer, arguments: &[&str]) -> Peer {
@@ -76,4 +79,125 @@ async fn scattered_data_and_results_outlive_a_scheduler_with_and_without_tls() {
         assert!(log.contains("continues with 2 tasks"), "{scheme}: {log}");
         client.close().await.expect("it is connected");
     }
+}
+
+/// On a worker in Rust: an actor, data and a result. On one of Dask: the same, and a shuffle is
+/// between the two.
+const BEFORE: &str = "\
+import dask.array as da, os, uuid
+class Counter:
+    n = 0
+    def add(self):
+        self.n += 1
+        return self.n
+
+def noted(name):
+    open(f'{folder}/{name}-{uuid.uuid4()}', 'w').close()
+    return name
+
+def late(block, block_info=None):
+    while block_info[0]['chunk-location'][0] == 0 and not os.path.exists(f'{folder}/go'):
+        time.sleep(0.01)
+    return block
+
+kept, lost = [{'workers': [name], 'allow_other_workers': True} for name in ('kept', 'lost')]
+actor = client.submit(Counter, actor=True, **kept)
+lost_actor = client.submit(Counter, actor=True, **lost)
+counts = actor.result().add().result(), lost_actor.result().add().result()
+data = client.scatter({'kept': 41}, workers=['kept'])['kept']
+lost_data = client.scatter({'lost': 42}, workers=['lost'])['lost']
+needs = client.submit(operator.add, lost_data, 1, key='needs')
+results = [client.submit(noted, name, key=name, **place) for name, place in (('k', kept), ('l', lost))]
+array = da.ones((8, 40), chunks=(1, 40)).map_blocks(late, dtype=float).rechunk((8, 5), method='p2p')
+sum = client.compute(array.sum())
+client.publish_dataset(
+    actor=actor, lost_actor=lost_actor, data=data, lost_data=lost_data, needs=needs, results=results, sum=sum
+)
+wait([needs, *results])
+counts, client.gather(results), needs.result()";
+
+/// What another client finds.
+const FOUND: [(&str, &str); 5] = [
+    (
+        "dataset = {name: client.get_dataset(name) for name in client.list_datasets()}\n\
+         float(dataset['sum'].result(timeout=60))",
+        "320.0",
+    ),
+    ("client.gather(dataset['results'])", "['k', 'l']"),
+    ("dataset['data'].result(timeout=10)", "41"),
+    (
+        "dataset['actor'].result(timeout=10).add().result(timeout=10)",
+        "2",
+    ),
+    (
+        "dataset['lost_actor'].result(timeout=10).add().result(timeout=10)",
+        "1",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_shuffles_and_results_outlive_a_scheduler_with_mixed_workers() {
+    let scratch = Scratch::new("journal-mixed");
+    let noted = Scratch::new("journal-mixed-runs");
+    let interpreter = python(Environment::Current);
+    let interpreter = interpreter.to_str().expect("UTF-8");
+    let arguments = [
+        "--journal",
+        scratch.path(),
+        "--journal-sync",
+        "always",
+        "--python",
+        interpreter,
+    ];
+    let client = |scheduler: Peer| {
+        let interpreter = python(Environment::Current);
+        let client = Peer::spawn_with(&interpreter, "worker_client.py", &[scheduler.address()]);
+        Cluster { client, scheduler }
+    };
+    let mut before = client(scheduler_at("0", &arguments));
+    let address = before.scheduler.address().to_owned();
+    let _kept = python_worker(&address, "kept", &[], &[]);
+    let lost = daskwire_testing::worker(&address, "lost");
+    before.python("client.wait_for_workers(2, timeout=60)");
+    before.python(&format!("folder = {:?}", noted.path()));
+    assert_eq!(before.python(BEFORE), "((1, 1), ['k', 'l'], 43)");
+    // Killed before the last input of the shuffle is there.
+    let inputs =
+        "len([key for keys in client.has_what().values() for key in keys if 'late' in str(key)])";
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while before.python(inputs) != "7" {
+        assert!(Instant::now() < deadline, "{}", before.scheduler.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let Cluster {
+        client: ended,
+        scheduler,
+    } = before;
+    drop(ended);
+    let scheduler = tokio::task::block_in_place(|| kill(scheduler, &arguments));
+    drop(lost);
+    fs::write(noted.0.join("go"), "").expect("there is space");
+    let _second = daskwire_testing::worker(&address, "second");
+    let mut after = client(scheduler);
+    for (code, value) in FOUND {
+        let found = after.try_python(code);
+        assert_eq!(
+            found.as_deref(),
+            Ok(value),
+            "{code}: {}",
+            after.scheduler.log()
+        );
+    }
+    // Data that only a worker of Dask had is lost, and so is what needs it again.
+    for name in ["lost_data", "needs"] {
+        let lost = after.try_python(&format!("dataset['{name}'].result(timeout=10)"));
+        let error = lost.expect_err("it is lost");
+        assert!(error.contains("unknown key"), "{name}: {error}");
+    }
+    // What the worker in Rust had did not run again.
+    let runs = format!(
+        "import os\nsorted(name[0] for name in os.listdir({:?}))",
+        noted.path()
+    );
+    assert_eq!(after.python(&runs), "['g', 'k', 'l', 'l']");
 }
