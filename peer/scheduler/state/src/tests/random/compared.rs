@@ -45,6 +45,7 @@ impl Script {
 
 /// What a client does.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few steps")]
 enum Step {
     Scatter(Key),
     Submit(UpdateGraph),
