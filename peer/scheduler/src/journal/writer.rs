@@ -324,9 +324,9 @@ impl Writer {
             if !self.consider_merging() {
                 break;
             }
-            // What came while writing failed still waits.
-            let has_all = self.shared.lock().records.is_empty();
-            if has_all {
+            // What came while writing failed may still wait.
+            let has_failed = matches!(*self.shared.status.borrow(), JournalStatus::Failing(_));
+            if !has_failed || self.shared.lock().records.is_empty() {
                 self.shared.set_status(match &self.unmerged {
                     None => JournalStatus::Written,
                     Some(unmerged) => JournalStatus::Unmerged(unmerged.reason.clone()),
