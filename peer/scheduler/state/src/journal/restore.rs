@@ -127,7 +127,11 @@ impl Restoring {
         } = record;
         match kind {
             Kind::Client => {
+                let at = content;
                 let name = content.string()?;
+                if self.state.by_name.contains_key(name) || self.clients.contains_key(&number) {
+                    return Err(at.expected("a name and a number that no other client has"));
+                }
                 self.clients.insert(number, self.state.holder(name));
             }
             Kind::Graphs => {
