@@ -9,7 +9,6 @@ mod examples;
 mod failure;
 mod files;
 mod generate;
-mod http;
 mod identity;
 mod inspect_command;
 mod json;
@@ -21,6 +20,7 @@ mod replay;
 mod runtime;
 mod scheduler_address;
 mod scheduler_command;
+mod serve;
 mod show;
 mod snapshot;
 #[cfg(feature = "parquet")]

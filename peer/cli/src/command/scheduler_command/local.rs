@@ -11,10 +11,10 @@ use tokio::process::{Child, Command};
 use super::settings::{PORT, Settings};
 use crate::command::connect::address;
 use crate::command::failure::Result;
-use crate::command::http::HttpAddress;
 use crate::command::runtime::{on_cluster, stop_requested, this_program};
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
+use daskwire_dashboard::HttpAddress;
 
 /// The arguments of `daskwire cluster`.
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use daskwire_peer::scheduler::Scheduler;
 use daskwire_scheduler::state::{Selection, State};
 
-use crate::command::http::Metrics;
+use daskwire_dashboard::Metrics;
 
 /// Formats the metrics of a scheduler, named as those of Dask's scheduler where both have
 /// them.

@@ -19,13 +19,13 @@ use daskwire_peer::scheduler::{JournalSync, Notice, Options, Scheduler, ServeErr
 use serde_json::json;
 
 use crate::command::failure::Result;
-use crate::command::http::{HttpAddress, Server};
 use crate::command::runtime::{on_thread, stop_requested};
 use crate::command::tls::TlsArguments;
 #[cfg(target_os = "linux")]
 use crate::command::worker_command::quantity::size;
 use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
-use crate::command::{files, terminal};
+use crate::command::{files, serve, terminal};
+use daskwire_dashboard::{Dashboard, DashboardOptions, HttpAddress, Pages, Server};
 use settings::Settings;
 
 pub(crate) use local::{LocalArguments, run as run_local};
@@ -317,10 +317,7 @@ async fn start(settings: &Settings, tls: &TlsArguments) -> Result<Starting> {
         .map(settings::reachable)
         .collect();
     let server = match &settings.dashboard {
-        Some(address) => {
-            let server = Server::bind(address).await;
-            Some(server.map_err(|error| format!("--dashboard-address {address}: {error}"))?)
-        }
+        Some(address) => Some(serve::bind(address).await?),
         None => None,
     };
     let http_port = server.as_ref().map(Server::port);
@@ -375,15 +372,15 @@ fn publish<'f>(
     Ok((scheduler, file))
 }
 
-/// Serves `/health`, which fails while the scheduler hangs, and `/metrics`.
+/// Serves the dashboard, with `/health`, which fails while the scheduler hangs.
 fn serve_http(
     server: Server,
     scheduler: &Arc<Scheduler>,
     namespace: String,
 ) -> std::io::Result<()> {
-    let scheduler = Arc::downgrade(scheduler);
-    let inspected = scheduler.clone();
-    let health = move || match scheduler.upgrade().map(|scheduler| scheduler.stalled_for()) {
+    let healthy = Arc::downgrade(scheduler);
+    let inspected = healthy.clone();
+    let health = move || match healthy.upgrade().map(|scheduler| scheduler.stalled_for()) {
         Some(time) if time > MAX_STALL => Err(format!(
             "the scheduler hangs: it has handled no event for {:.1} s",
             time.as_secs_f64()
@@ -395,7 +392,8 @@ fn serve_http(
         Some(scheduler) => Ok(metrics::metrics(&scheduler, &namespace)),
         None => Err("the scheduler has ended".to_owned()),
     };
-    server.start(health, metrics)
+    let pages = Pages::new(health, metrics);
+    Dashboard::new(scheduler, pages, DashboardOptions::default()).serve(server)
 }
 
 fn terminal_error(address: &Address, error: &CommError) -> String {

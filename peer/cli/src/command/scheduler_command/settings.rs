@@ -19,11 +19,11 @@ use super::SchedulerCommand;
 use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
-use crate::command::http::HttpAddress;
 use crate::command::preload::preload;
 use crate::command::terminal;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
 use crate::command::worker_command::quantity::{MemoryLimit, duration};
+use daskwire_dashboard::HttpAddress;
 
 /// The port of a scheduler, as in Dask.
 pub(super) const PORT: u16 = 8786;

@@ -2,7 +2,7 @@
 
 use daskwire_peer::worker::{Tally, Worker};
 
-use crate::command::http::Metrics;
+use daskwire_dashboard::Metrics;
 
 /// Formats the metrics of a worker, named as those of Dask's workers where both have
 /// them.

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daskwire_comm::{Address, BufferPool, CommOptions};
+use daskwire_dashboard::{HttpAddress, Pages};
 use daskwire_peer::worker::{Builder, Ended, StartError, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -30,7 +31,7 @@ use serde_json::json;
 use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::tls::TlsArguments;
-use crate::command::{files, http, terminal};
+use crate::command::{files, serve, terminal};
 use crate::printable;
 use allocator::{OWN_TUNABLES, TUNABLES, allocator_settings, tune_allocator};
 use nanny::{Order, RESTART};
@@ -138,7 +139,7 @@ pub(crate) struct WorkerArguments {
     /// The address of an HTTP server with /health and /metrics for Prometheus, such as
     /// :8790
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
-    dashboard_address: Option<http::HttpAddress>,
+    dashboard_address: Option<HttpAddress>,
     /// Start the HTTP server at a free port, unless --dashboard-address gives another
     /// one
     #[arg(long, overrides_with = "no_dashboard", help_heading = "Network")]
@@ -434,15 +435,14 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         });
     let started: Arc<OnceLock<Arc<Worker>>> = Arc::default();
     if let Some(dashboard) = &settings.dashboard {
-        let server = http::Server::bind(dashboard).await;
-        let server = server.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
+        let server = serve::bind(dashboard).await?;
         builder = builder.service("dashboard", server.port());
         let (worker, namespace) = (Arc::clone(&started), settings.namespace.clone());
         let metrics = move || match worker.get() {
             Some(worker) => Ok(metrics::metrics(worker, &namespace)),
             None => Err("the worker is not registered yet".to_owned()),
         };
-        let served = server.start(|| Ok(()), metrics);
+        let served = Pages::new(|| Ok(()), metrics).serve(server);
         served.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
     }
     #[cfg(target_os = "linux")]

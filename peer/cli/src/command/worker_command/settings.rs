@@ -13,9 +13,9 @@ use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
 use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
-use crate::command::http::HttpAddress;
 use crate::command::preload::preload;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
+use daskwire_dashboard::HttpAddress;
 
 /// The way to find the scheduler.
 #[derive(Clone, Debug)]

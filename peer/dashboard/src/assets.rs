@@ -1,0 +1,51 @@
+//! The files of the page, which are compiled into the program.
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asset {
+    /// Its name below `/assets/`.
+    pub(crate) name: &'static str,
+    pub(crate) media_type: &'static str,
+    pub(crate) content: &'static [u8],
+}
+
+/// Includes files of the folder `assets`, each with its media type.
+macro_rules! assets {
+    ($($name:literal: $media_type:expr,)*) => {
+        &[$(Asset {
+            name: $name,
+            media_type: $media_type,
+            content: include_bytes!(concat!("../assets/", $name)),
+        }),*]
+    };
+}
+
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// The document that all paths of the page answer with.
+pub(crate) const INDEX: Asset = Asset {
+    name: "index.html",
+    media_type: "text/html; charset=utf-8",
+    content: include_bytes!("../assets/index.html"),
+};
+
+/// All files below `/assets/`.
+pub(crate) const ASSETS: &[Asset] = assets! {
+    "page.css": CSS,
+    "page.js": JS,
+};
+
+impl Asset {
+    /// A tag of its content, by which a browser keeps it until it changes.
+    pub(crate) fn tag(&self) -> String {
+        // FNV-1a. A tag only tells one version of a file from another one.
+        let hash = self
+            .content
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        format!("\"{hash:016x}\"")
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests: what they ask for.
+
+use hyper::Method;
+use hyper::body::Incoming;
+use hyper::header::HeaderName;
+
+use crate::live::Viewing;
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    inner: hyper::Request<Incoming>,
+    viewing: Viewing,
+}
+
+impl Request {
+    pub(super) const fn new(inner: hyper::Request<Incoming>, viewing: Viewing) -> Self {
+        Self { inner, viewing }
+    }
+
+    pub(crate) fn method(&self) -> &Method {
+        self.inner.method()
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.inner.uri().path()
+    }
+
+    /// The value of a parameter in the query, decoded.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        let query = self.inner.uri().query()?;
+        let mut pairs = query.split('&');
+        pairs.find_map(|pair| {
+            let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decoded(found) == name).then(|| decoded(value))
+        })
+    }
+
+    /// The value of a header, if it is text.
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.inner.headers().get(name)?.to_str().ok()
+    }
+
+    /// What tells the server that the response is a stream.
+    pub(crate) fn viewing(&self) -> &Viewing {
+        &self.viewing
+    }
+}
+
+/// Decodes a part of a query. What is no UTF-8 is replaced, and an incomplete escape is kept.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match (first, after) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => {
+                    rest = after;
+                    high << 4 | low
+                }
+                _ => b'%',
+            },
+            _ => *first,
+        });
+    }
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let digit = char::from(byte).to_digit(16)?;
+    u8::try_from(digit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        for (text, expected) in [
+            ("a+b%2Bc", "a b+c"),
+            ("%28%27x%27%2C%200%29", "('x', 0)"),
+            ("100%", "100%"),
+            ("%4", "%4"),
+            ("%zz", "%zz"),
+            ("%c3%a9", "é"),
+            ("%ff", "\u{fffd}"),
+            ("", ""),
+        ] {
+            assert_eq!(decoded(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! HTTP servers for the roles of a Dask cluster: `/health` and `/metrics` of any of them, and the
+//! dashboard of a scheduler.
+//!
+//! A [`Server`] has a thread of its own, and serves [`Pages`] for a worker, and a [`Dashboard`] for a
+//! scheduler. Nothing is collected while nobody looks, and what is shown is read from the
+//! scheduler in short steps, between which it goes on.
+//!
+//! The command `daskwire` uses this crate for `--dashboard-address`.
+
+mod address;
+mod assets;
+mod dashboard;
+mod http;
+mod live;
+mod metrics;
+mod pages;
+mod views;
+
+pub use address::HttpAddress;
+pub use dashboard::{Dashboard, DashboardOptions};
+pub use http::Server;
+pub use metrics::Metrics;
+pub use pages::Pages;
+
+#[cfg(test)]
+mod tests;

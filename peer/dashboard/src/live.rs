@@ -1,0 +1,307 @@
+//! Live views: what changes all the time, as server-sent events.
+//!
+//! Each view is taken once in half a second for all viewers together, while at least one looks. A
+//! viewer that reads slowly skips what it has missed.
+
+use core::task::{Context, Poll};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+/// The time between two snapshots.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Maximum number of viewers.
+const MAX_VIEWERS: usize = 64;
+
+/// The time in which a viewer without news gets an empty message, by which proxies and this server
+/// learn whether it is there.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// The time in which a viewer must read something.
+const STALL: Duration = Duration::from_secs(30);
+
+/// A view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    Cluster,
+    Prefixes,
+    Workers,
+    Stream,
+    Bandwidth,
+    Graph,
+}
+
+impl View {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Cluster,
+        Self::Prefixes,
+        Self::Workers,
+        Self::Stream,
+        Self::Bandwidth,
+        Self::Graph,
+    ];
+
+    /// Its name in requests and events.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Prefixes => "prefixes",
+            Self::Workers => "workers",
+            Self::Stream => "stream",
+            Self::Bandwidth => "bandwidth",
+            Self::Graph => "graph",
+        }
+    }
+}
+
+/// A set of views.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Views([bool; View::ALL.len()]);
+
+impl Views {
+    /// Reads names, separated by commas.
+    ///
+    /// # Errors
+    ///
+    /// The first name that is none of a view.
+    pub(crate) fn parse(names: &str) -> Result<Self, &str> {
+        let mut views = Self::default();
+        for name in names.split(',') {
+            let view = View::ALL.into_iter().find(|view| view.name() == name);
+            views.0[view.ok_or(name)? as usize] = true;
+        }
+        Ok(views)
+    }
+
+    pub(crate) const fn contains(self, view: View) -> bool {
+        self.0[view as usize]
+    }
+
+    /// Whether all views of another set are in this one.
+    fn covers(self, other: Self) -> bool {
+        View::ALL
+            .into_iter()
+            .all(|view| self.contains(view) || !other.contains(view))
+    }
+}
+
+/// A message of the stream of tasks, which follows others.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The number of the row after its last one.
+    pub(crate) next: u64,
+    pub(crate) event: Bytes,
+}
+
+/// What viewers are shown until the next snapshot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    /// The views that it has.
+    pub(crate) views: Views,
+    /// The events of all views but the stream.
+    pub(crate) events: [Option<Bytes>; View::ALL.len()],
+    /// The last parts of the stream, oldest first.
+    pub(crate) stream: VecDeque<Part>,
+}
+
+impl Snapshot {
+    /// Adds the document of a view.
+    pub(crate) fn add(&mut self, view: View, document: &[u8]) {
+        self.views.0[view as usize] = true;
+        self.events[view as usize] = Some(event(view, document));
+    }
+}
+
+/// An event for viewers. A document in JSON has no line ends.
+pub(crate) fn event(view: View, document: &[u8]) -> Bytes {
+    let head = ["event: ", view.name(), "\ndata: "].concat();
+    [head.as_bytes(), document, b"\n\n"].concat().into()
+}
+
+/// The viewers, and what they are shown.
+#[derive(Debug)]
+pub(crate) struct Live {
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    viewer_count: AtomicUsize,
+    /// The number of viewers of each view.
+    counts: Mutex<[usize; View::ALL.len()]>,
+    has_viewers: Notify,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            snapshot: watch::Sender::new(Arc::default()),
+            viewer_count: AtomicUsize::new(0),
+            counts: Mutex::default(),
+            has_viewers: Notify::new(),
+        }
+    }
+}
+
+impl Live {
+    /// The views that somebody looks at.
+    fn wanted(&self) -> Views {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        Views(counts.map(|count| count > 0))
+    }
+
+    fn count(&self, views: Views, change: impl Fn(&mut usize)) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        for view in View::ALL {
+            if views.contains(view) {
+                change(&mut counts[view as usize]);
+            }
+        }
+    }
+
+    /// Takes snapshots of the views that somebody looks at, as long as `take` returns any. It is called
+    /// on a thread that may wait, and once with no views after the last viewer has left.
+    pub(crate) async fn run<T>(self: Arc<Self>, take: T)
+    where
+        T: Fn(Views) -> Option<Snapshot> + Send + Sync + 'static,
+    {
+        let take = Arc::new(take);
+        let mut interval = tokio::time::interval(INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before = Views::default();
+        loop {
+            if before == Views::default() && self.wanted() == Views::default() {
+                self.has_viewers.notified().await;
+            }
+            interval.tick().await;
+            let views = self.wanted();
+            before = views;
+            let take = Arc::clone(&take);
+            match tokio::task::spawn_blocking(move || take(views)).await {
+                Ok(Some(snapshot)) => {
+                    self.snapshot.send_replace(Arc::new(snapshot));
+                }
+                Ok(None) => return,
+                // A panic, of which the thread has printed the message. Viewers see no news.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Starts to show views. Rows of the stream are shown from a number on. Returns `None` if there are
+    /// too many viewers.
+    pub(crate) fn view(
+        self: &Arc<Self>,
+        views: Views,
+        cursor: u64,
+        viewing: Viewing,
+    ) -> Option<Messages> {
+        let before = self.viewer_count.fetch_add(1, Ordering::AcqRel);
+        // Counted down when it is dropped.
+        let viewer = Viewer {
+            live: Arc::clone(self),
+            views,
+        };
+        self.count(views, |count| *count += 1);
+        if before >= MAX_VIEWERS {
+            return None;
+        }
+        self.has_viewers.notify_one();
+        viewing.0.has_begun.store(true, Ordering::Release);
+        let (sender, messages) = mpsc::channel(1);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = viewer.show(cursor, &sender, &viewing) => {}
+                () = sender.closed() => {}
+            }
+        });
+        Some(Messages(messages))
+    }
+}
+
+struct Viewer {
+    live: Arc<Live>,
+    views: Views,
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.live.count(self.views, |count| *count -= 1);
+        self.live.viewer_count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Viewer {
+    /// Sends messages until the viewer has left, or reads nothing.
+    async fn show(&self, mut cursor: u64, to: &mpsc::Sender<Bytes>, viewing: &Viewing) {
+        let mut snapshots = self.live.snapshot.subscribe();
+        // One that others look at is not older than half a second.
+        let is_new = self.live.snapshot.borrow().views.covers(self.views);
+        if is_new {
+            snapshots.mark_changed();
+        }
+        loop {
+            let mut messages = Vec::new();
+            match tokio::time::timeout(SILENCE, snapshots.changed()).await {
+                Ok(Ok(())) => {
+                    let snapshot = Arc::clone(&snapshots.borrow_and_update());
+                    let views = View::ALL.into_iter();
+                    let views = views.filter(|view| self.views.contains(*view));
+                    messages
+                        .extend(views.filter_map(|view| snapshot.events[view as usize].clone()));
+                    if self.views.contains(View::Stream) {
+                        for part in &snapshot.stream {
+                            if part.next > cursor {
+                                cursor = part.next;
+                                messages.push(part.event.clone());
+                            }
+                        }
+                    }
+                }
+                // There is a sender as long as there are viewers.
+                Ok(Err(_)) => return,
+                Err(_) => messages.push(Bytes::from_static(b":\n\n")),
+            }
+            for message in messages {
+                match tokio::time::timeout(STALL, to.send(message)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return,
+                    Err(_) => return viewing.0.has_stalled.notify_one(),
+                }
+            }
+        }
+    }
+}
+
+/// The messages for a viewer.
+#[derive(Debug)]
+pub(crate) struct Messages(mpsc::Receiver<Bytes>);
+
+impl Messages {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// Whether a connection belongs to a viewer, and when that reads nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Viewing(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    has_begun: AtomicBool,
+    has_stalled: Notify,
+}
+
+impl Viewing {
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.has_begun.load(Ordering::Acquire)
+    }
+
+    /// Waits until the viewer has read nothing for too long. Cancel safe.
+    pub(crate) async fn stalled(&self) {
+        self.0.has_stalled.notified().await;
+    }
+}

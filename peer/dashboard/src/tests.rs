@@ -1,0 +1,187 @@
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use daskwire_scheduler::{Options, Scheduler};
+use serde_json::Value as Json;
+
+use super::{Dashboard, DashboardOptions, Pages, Server};
+
+/// A scheduler without workers, and the port of its dashboard.
+async fn dashboard() -> (Arc<Scheduler>, u16) {
+    let transports = daskwire_rpc::transports();
+    let address = "tcp://127.0.0.1:0".parse().expect("an address");
+    let listener = transports.bind(&address, Default::default()).await;
+    let scheduler = Scheduler::start([listener.expect("bound")], Options::default());
+    let scheduler = Arc::new(scheduler.expect("it starts"));
+    let http = "127.0.0.1:0".parse().expect("an address");
+    let server = Server::bind(&http).await.expect("a free port");
+    let port = server.port();
+    let pages = Pages::new(|| Ok(()), || Ok("a_metric 1.0\n".to_owned()));
+    let dashboard = Dashboard::new(&scheduler, pages, DashboardOptions::default());
+    dashboard.serve(server).expect("a thread");
+    (scheduler, port)
+}
+
+fn send(port: u16, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).expect("a timeout");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    stream
+}
+
+/// The head and the body of the response to a request.
+fn exchange(port: u16, request: &str) -> (String, String) {
+    let mut response = String::new();
+    let read = send(port, request).read_to_string(&mut response);
+    read.expect("UTF-8");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+fn get(port: u16, path: &str) -> (String, String) {
+    exchange(port, &format!("GET {path} HTTP/1.1\r\n\r\n"))
+}
+
+fn get_json(port: u16, path: &str) -> Json {
+    let (head, body) = get(port, path);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}\n{body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_may_load_only_its_own_files() {
+    let (_scheduler, port) = dashboard().await;
+    let (head, _) = get(port, "/");
+    assert!(head.contains("location: /status"), "{head}");
+    for path in ["/status", "/task?key=%3Cb%3E", "/assets/page.css"] {
+        let (head, body) = get(port, path);
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        let policy = "content-security-policy: default-src 'none'; script-src 'self';";
+        assert!(head.contains(policy), "{head}");
+        assert!(head.contains("x-content-type-options: nosniff"), "{head}");
+        assert!(!body.is_empty() && !body.contains("<b>"), "{body}");
+        let (_, tag) = head.split_once("etag: ").expect("a tag");
+        let tag = tag.lines().next().expect("a line");
+        let request = format!("GET {path} HTTP/1.1\r\nIf-None-Match: {tag}\r\n\r\n");
+        let (head, body) = exchange(port, &request);
+        assert!(
+            head.starts_with("HTTP/1.1 304 ") && body.is_empty(),
+            "{head}"
+        );
+    }
+    for path in ["/assets/../Cargo.toml", "/assets/none.js", "/statusx"] {
+        let (head, _) = get(port, path);
+        assert!(head.starts_with("HTTP/1.1 404 "), "{path}: {head}");
+    }
+    assert_eq!(get(port, "/health").1, "ok");
+    assert_eq!(get(port, "/metrics").1, "a_metric 1.0\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_are_answered_with_a_reason() {
+    let (_scheduler, port) = dashboard().await;
+    for (path, status, reason) in [
+        (
+            "/data/live?views=cluster,no",
+            400,
+            "there is no live view \"no\"",
+        ),
+        (
+            "/data/live?views=cluster&cursor=-1",
+            400,
+            "cursor= takes a number",
+        ),
+        ("/data/nothing", 404, "there is no such view"),
+    ] {
+        let (head, body) = get(port, path);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        let error: Json = serde_json::from_str(&body).expect("JSON");
+        let error = error["error"].as_str().expect("a text");
+        assert!(error.contains(reason), "{error}");
+    }
+    let (head, _) = exchange(port, "DELETE /status HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20 << 10));
+    let (head, _) = exchange(port, &long);
+    assert!(head.starts_with("HTTP/1.1 4"), "{head}");
+}
+
+/// Reads the next event of a stream.
+fn next_event(stream: &mut impl std::io::BufRead) -> (String, Json) {
+    let mut name = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(stream.read_line(&mut line).expect("UTF-8"), 0, "it ended");
+        if let Some(event) = line.strip_prefix("event: ") {
+            name = event.trim().to_owned();
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            return (name, serde_json::from_str(data).expect("JSON"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn live_views_are_shown_again_and_again() {
+    let (scheduler, port) = dashboard().await;
+    let id = scheduler.id().to_owned();
+    let shown = tokio::task::spawn_blocking(move || {
+        let request = "GET /data/live?views=cluster,workers HTTP/1.1\r\n\r\n";
+        let mut stream = BufReader::new(send(port, request));
+        let mut times = Vec::new();
+        for _ in 0..3 {
+            let (name, cluster) = next_event(&mut stream);
+            assert_eq!(
+                (name.as_str(), &cluster["id"]),
+                ("cluster", &Json::from(id.clone()))
+            );
+            times.push(cluster["time"].as_f64().expect("a time"));
+            let (name, workers) = next_event(&mut stream);
+            assert_eq!(
+                (name.as_str(), &workers["total"]),
+                ("workers", &Json::from(0))
+            );
+        }
+        assert!(times.is_sorted_by(|one, two| one + 0.4 < *two), "{times:?}");
+        assert_eq!(get_json(port, "/data/cluster")["id"], id);
+    });
+    shown.await.expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_are_bounded_and_others_are_still_served() {
+    let (_scheduler, port) = dashboard().await;
+    let request = "GET /data/live?views=cluster HTTP/1.1\r\n\r\n";
+    let shown = tokio::task::spawn_blocking(move || {
+        let mut viewers: Vec<_> = (0..64)
+            .map(|_| {
+                let mut viewer = BufReader::new(send(port, request));
+                next_event(&mut viewer);
+                viewer
+            })
+            .collect();
+        let (head, body) = exchange(port, request);
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        assert!(body.contains("close one of its pages"), "{body}");
+        assert_eq!(get(port, "/health").1, "ok");
+        // More connections than have places end the oldest that is no viewer.
+        let idle: Vec<_> = (0..80).map(|_| send(port, "GET ")).collect();
+        assert_eq!(get(port, "/health").1, "ok");
+        drop(idle);
+        next_event(viewers.first_mut().expect("64 viewers"));
+        drop(viewers);
+        // Their places are free again, as soon as the server has seen them leave.
+        loop {
+            let mut viewer = BufReader::new(send(port, request));
+            let mut status = String::new();
+            viewer.read_line(&mut status).expect("UTF-8");
+            if status.starts_with("HTTP/1.1 200 ") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    shown.await.expect("no panic");
+}
