@@ -22,6 +22,7 @@ macro_rules! assets {
 
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
 
 /// The document that all paths of the page answer with.
 pub(crate) const INDEX: Asset = Asset {
@@ -32,8 +33,29 @@ pub(crate) const INDEX: Asset = Asset {
 
 /// All files below `/assets/`.
 pub(crate) const ASSETS: &[Asset] = assets! {
+    "charts.js": JS,
+    "colours.js": JS,
+    "dom.js": JS,
+    "events.js": JS,
+    "flame.js": JS,
+    "format.js": JS,
+    "graph.js": JS,
+    "icon.svg": SVG,
+    "layout.js": JS,
+    "main.js": JS,
     "page.css": CSS,
-    "page.js": JS,
+    "parts.js": JS,
+    "records.js": JS,
+    "status.js": JS,
+    "stream.js": JS,
+    "stuck.js": JS,
+    "system.js": JS,
+    "table.js": JS,
+    "task.js": JS,
+    "tasks.js": JS,
+    "timeline.js": JS,
+    "worker.js": JS,
+    "workers.js": JS,
 };
 
 impl Asset {
