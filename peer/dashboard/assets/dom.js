@@ -87,7 +87,7 @@ export function panel(title, { className = '', extra = [] } = {}, ...children) {
 
 /** A table that scrolls sideways where it has no room. */
 export function scrolled(label, table) {
-  return make('div', { class: 'scrolled', role: 'region', 'aria-label': label, tabindex: '0' }, table);
+  return make('div', { class: 'scrolled', role: 'region', 'aria-label': `${label}, table`, tabindex: '0' }, table);
 }
 
 /** A link of the page. Its text comes from peers. */

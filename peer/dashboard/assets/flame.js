@@ -6,7 +6,6 @@ import { prefixCss } from './colours.js';
 
 const ROW = 20;
 const MIN_WIDTH = 0.15;
-const WIDTH = 1000;
 
 /** A flame graph of `{ name, value, children }`; a frame that is chosen fills the width. */
 export function flame(root) {
@@ -35,7 +34,6 @@ export function flame(root) {
       }
     }
     chart.replaceChildren(...rects.map(box));
-    chart.setAttribute('viewBox', `0 0 ${WIDTH} ${depth * ROW}`);
     chart.style.height = `${depth * ROW}px`;
     path.replaceChildren(...parents.map((parent, index) => make('button', {
       type: 'button', onclick: () => show(parent, parents.slice(0, index)),

@@ -12,7 +12,7 @@ const SMALLEST = 0.7;
 const DOT = { size: 8, across: 40, down: 4, most: 48 };
 
 /** A picture that can be moved with the pointer and made larger. */
-function stage(label) {
+function stage(label, largest) {
   const content = svg('g');
   const chart = svg('svg', { class: 'graph', role: 'group', 'aria-label': label }, content);
   const box = make('div', { class: 'graph-box', tabindex: '0', role: 'region', 'aria-label': label }, chart);
@@ -22,7 +22,7 @@ function stage(label) {
   function apply() {
     const [width, height] = size;
     if (isFitted) {
-      scale = Math.min(1, Math.max(SMALLEST, (box.clientWidth - 2) / width));
+      scale = Math.min(largest, Math.max(SMALLEST, (box.clientWidth - 2) / width));
     }
     setAttribute(chart, 'viewBox', `0 0 ${width} ${height}`);
     chart.style.width = `${width * scale}px`;
@@ -93,7 +93,7 @@ export function open({ fail, taskHref, taskSearchHref }, parameters) {
   const group = parameters.get('group') ?? '';
   const isTasks = parameters.has('group') || parameters.get('show') === 'tasks';
   const said = make('span', { class: 'quiet' });
-  const picture = stage(isTasks ? 'Graph of tasks' : 'Graph of groups');
+  const picture = stage(isTasks ? 'Graph of tasks' : 'Graph of groups', isTasks ? 1.5 : 1);
   const edges = svg('g', { class: 'edges' });
   const nodes = svg('g');
   picture.content.append(edges, nodes);
@@ -114,6 +114,7 @@ export function open({ fail, taskHref, taskSearchHref }, parameters) {
     ({ places } = placed);
     picture.resize(...placed.size);
     const all = dependencies.flatMap((list, node) => list.filter((each) => places[each]).map((each) => [each, node]));
+    setAttribute(edges, 'class', all.length > 1000 ? 'edges dense' : 'edges');
     keyed(edges, all, ([from, to]) => `${from} ${to}`, () => svg('path'), (path, [from, to]) => setAttribute(path, 'd', curve(
       places[from][0] + size.width, places[from][1] + size.height / 2, places[to][0], places[to][1] + size.height / 2)));
   }

@@ -138,10 +138,11 @@ export class Records {
   /** Totals by number of the prefix: how many tasks, how many failed, seconds by kind. */
   totals = [];
   length = 0;
-  /** Records that the server dropped before they were read. */
+  /** Records that were dropped before this page could read them. */
   lost = 0;
   first = Infinity;
   last = -Infinity;
+  #next = null;
   #lanesByKey = new Map();
   #workersByName = new Map();
   #prefixesByName = new Map();
@@ -158,7 +159,9 @@ export class Records {
 
   /** Adds a message of the view `stream`. */
   add(message) {
-    this.lost += message.lost;
+    // A slow page misses messages, too.
+    this.lost += message.lost + (this.#next === null ? 0 : Math.max(0, message.from - this.#next));
+    this.#next = message.next;
     const workers = message.workers.map((name) => this.#number(this.workers, this.#workersByName, name));
     const prefixes = message.prefixes.map((name) => this.#number(this.prefixes, this.#prefixesByName, name));
     for (const [worker, thread, start, stop, kind, prefix] of message.rows) {

@@ -125,6 +125,7 @@ export function open({ records, history, workerHref, taskSearchHref }) {
     update: {
       cluster: showCluster, prefixes: showPrefixes, workers: showWorkers, bandwidth: showBandwidth, stream: stream.update,
     },
+    redraw: stream.update,
     stop: stream.stop,
   };
 }

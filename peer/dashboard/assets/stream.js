@@ -62,8 +62,9 @@ export async function post(action, body) {
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
-// A scheduler sends a snapshot each half second.
-const SILENCE = 5000;
+// A snapshot comes each half second.
+const SLOW = 3000;
+const SILENCE = 20000;
 
 /**
  * The live stream: calls `onMessage(view, data)` for each snapshot, and `onState(state, text)` as it
@@ -138,7 +139,15 @@ export class Live {
       query.set('cursor', this.#cursor);
     }
     const silent = new AbortController();
-    let timer = setTimeout(() => silent.abort(), 2 * SILENCE);
+    let last = Date.now();
+    const timer = setInterval(() => {
+      const silence = Date.now() - last;
+      if (silence > SILENCE) {
+        silent.abort();
+      } else if (silence > SLOW) {
+        this.#onState('slow', `No news for ${Math.round(silence / 1000)} s`);
+      }
+    }, 1000);
     const either = AbortSignal.any([signal, silent.signal]);
     try {
       const response = await checked(await fetch(`data/live?${query}`, { headers: headers(), signal: either }));
@@ -149,8 +158,7 @@ export class Live {
         if (done) {
           return;
         }
-        clearTimeout(timer);
-        timer = setTimeout(() => silent.abort(), SILENCE);
+        last = Date.now();
         const events = (rest + value).split('\n\n');
         rest = events.pop();
         for (const event of events) {
@@ -162,7 +170,7 @@ export class Live {
         }
       }
     } finally {
-      clearTimeout(timer);
+      clearInterval(timer);
     }
   }
 

@@ -6,6 +6,9 @@ import { count } from './format.js';
 
 const PAGE = 100;
 
+// Numbers in names count: worker-9 comes before worker-10.
+const NAMES = new Intl.Collator('en', { numeric: true });
+
 /**
  * `columns` are `{ id, title, text(row), value(row), href(row), isNumber, share(row), className(row)
  * }`: `value` is what sorts and is the text by default, and `share`, from 0 to 1, draws a bar behind
@@ -55,7 +58,7 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
     const sign = by.isDescending ? -1 : 1;
     order = matching().sort((a, b) => {
       const [first, second] = [valueOf(by.column, a), valueOf(by.column, b)];
-      return sign * (first < second ? -1 : first > second ? 1 : 0);
+      return sign * (typeof first === 'string' ? NAMES.compare(first, second) : first - second);
     });
     columns.forEach((column, index) => setAttribute(heads[index], 'aria-sort',
       column === by.column ? (by.isDescending ? 'descending' : 'ascending') : null));

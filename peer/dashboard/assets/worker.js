@@ -79,8 +79,9 @@ export function open({ act, fail, taskHref }, parameters) {
     {
       title: 'Details',
       open: (content) => {
-        const place = make('div');
+        const place = make('div', { class: 'page' });
         content.append(place);
+        // Once, when the worker is known: what it shows seldom changes, and may be selected.
         details = () => {
           const { versions, metrics, memory_limits: limits } = newest?.worker ?? {};
           place.replaceChildren(...[['Limits of memory', limits], ['Versions', versions], ['Metrics', metrics]].filter(([, value]) => value && Object.keys(value).length)

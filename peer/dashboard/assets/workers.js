@@ -11,9 +11,7 @@ function columns(workerHref) {
   });
   return [
     { id: 'name', title: 'Name', text: workerName, href: (row) => workerHref(row.address) },
-    { id: 'address', title: 'Address', text: (row) => name(row.address, 80) },
     { id: 'status', title: 'Status', text: (row) => name(row.status, 40), mark: (row) => `mark ${row.status === 'running' ? '' : 'warn'}` },
-    { id: 'kind', title: 'Kind', text: (row) => row.kind },
     number('processing', 'Processing', count),
     number('long_running', 'Long-running', count),
     number('in_memory', 'Results', count),
@@ -29,6 +27,8 @@ function columns(workerHref) {
     number('write', 'Sends', rate),
     number('threads', 'Threads', count),
     number('last_seen', 'Last seen', (value) => (value === null ? '–' : value < 2 ? 'now' : `${duration(value)} ago`)),
+    { id: 'kind', title: 'Kind', text: (row) => row.kind },
+    { id: 'address', title: 'Address', text: (row) => name(row.address, 80) },
   ];
 }
 
