@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use daskwire_scheduler::Scheduler;
 use hyper::header::{self, HeaderValue};
@@ -26,9 +27,29 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       frame-ancestors 'self'";
 
 /// Options of a [`Dashboard`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct DashboardOptions {}
+pub struct DashboardOptions {
+    /// The start of the names of metrics. Default: `dask`.
+    pub namespace: String,
+}
+
+impl Default for DashboardOptions {
+    fn default() -> Self {
+        Self {
+            namespace: "dask".to_owned(),
+        }
+    }
+}
+
+impl DashboardOptions {
+    daskwire_comm::with_fields! {
+        with_namespace(namespace: String);
+    }
+}
+
+/// The time without an event, which the scheduler has twice a second, after which `/health` fails.
+const MAX_STALL: Duration = Duration::from_secs(5);
 
 /// The dashboard of a scheduler.
 #[derive(Debug)]
@@ -39,13 +60,26 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Returns the dashboard of a scheduler, with its pages `/health` and `/metrics`. It does not keep
-    /// the scheduler from ending.
-    pub fn new(scheduler: &Arc<Scheduler>, pages: Pages, options: DashboardOptions) -> Self {
-        let DashboardOptions {} = options;
+    /// Returns the dashboard of a scheduler, which it does not keep from ending.
+    pub fn new(scheduler: &Arc<Scheduler>, options: DashboardOptions) -> Self {
+        let DashboardOptions { namespace } = options;
+        let scheduler = Arc::downgrade(scheduler);
+        let (healthy, measured) = (Weak::clone(&scheduler), Weak::clone(&scheduler));
+        let health = move || match healthy.upgrade().map(|scheduler| scheduler.stalled_for()) {
+            Some(time) if time > MAX_STALL => Err(format!(
+                "the scheduler hangs: it has handled no event for {:.1} s",
+                time.as_secs_f64()
+            )),
+            Some(_) => Ok(()),
+            None => Err("the scheduler has ended".to_owned()),
+        };
+        let metrics = move || match measured.upgrade() {
+            Some(scheduler) => Ok(views::metrics::metrics(&scheduler, &namespace)),
+            None => Err("the scheduler has ended".to_owned()),
+        };
         Self {
-            scheduler: Arc::downgrade(scheduler),
-            pages: Arc::new(pages),
+            scheduler,
+            pages: Arc::new(Pages::new(health, metrics)),
             live: Arc::default(),
         }
     }

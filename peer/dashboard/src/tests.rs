@@ -6,7 +6,7 @@ use std::time::Duration;
 use daskwire_scheduler::{Options, Scheduler};
 use serde_json::Value as Json;
 
-use super::{Dashboard, DashboardOptions, Pages, Server};
+use super::{Dashboard, DashboardOptions, Server};
 
 /// A scheduler without workers, and the port of its dashboard.
 async fn dashboard() -> (Arc<Scheduler>, u16) {
@@ -18,8 +18,7 @@ async fn dashboard() -> (Arc<Scheduler>, u16) {
     let http = "127.0.0.1:0".parse().expect("an address");
     let server = Server::bind(&http).await.expect("a free port");
     let port = server.port();
-    let pages = Pages::new(|| Ok(()), || Ok("a_metric 1.0\n".to_owned()));
-    let dashboard = Dashboard::new(&scheduler, pages, DashboardOptions::default());
+    let dashboard = Dashboard::new(&scheduler, DashboardOptions::default());
     dashboard.serve(server).expect("a thread");
     (scheduler, port)
 }
@@ -77,7 +76,12 @@ async fn the_page_may_load_only_its_own_files() {
         assert!(head.starts_with("HTTP/1.1 404 "), "{path}: {head}");
     }
     assert_eq!(get(port, "/health").1, "ok");
-    assert_eq!(get(port, "/metrics").1, "a_metric 1.0\n");
+    let (head, metrics) = get(port, "/metrics");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    assert!(
+        metrics.contains("dask_scheduler_clients 0.0\n"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,4 +188,33 @@ async fn viewers_are_bounded_and_others_are_still_served() {
         }
     });
     shown.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn health_fails_while_the_state_machine_hangs() {
+    let (scheduler, port) = dashboard().await;
+    // The executor has one thread, which waits for the lock.
+    let holding = Arc::clone(&scheduler);
+    let holder = std::thread::spawn(move || {
+        holding.inspect(|_| {
+            assert_eq!(get(port, "/health").1, "ok");
+            let (head, reason) = loop {
+                let health = get(port, "/health");
+                if !health.0.starts_with("HTTP/1.1 200") {
+                    break health;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+            let expected = "the scheduler hangs: it has handled no event for 5.";
+            assert!(reason.contains(expected), "{reason}");
+        });
+    });
+    while !holder.is_finished() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    holder.join().expect("it does not panic");
+    while get(port, "/health").1 != "ok" {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -281,6 +281,11 @@ impl Scheduler {
         self.shared.id()
     }
 
+    /// The time at which the scheduler started, since the Unix epoch.
+    pub fn started(&self) -> Duration {
+        self.shared.started()
+    }
+
     /// Calls `look` with the state. The scheduler is blocked until it returns.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         self.shared.inspect(look)

@@ -19,8 +19,8 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, CreatedRun, Live, MemoryMeasure, NewRun, Place, Policy, PrefixCounts,
-    RequestId, Restoring, SchedulerInput, Selection, State, Submission, WorkerId,
+    Action, ClientId, CreatedRun, Live, MemoryMeasure, NewRun, Place, Policy, Prefixes, RequestId,
+    Restoring, SchedulerInput, Selection, State, Submission, WorkerId,
 };
 
 use super::{BUDGET, sent};
@@ -536,12 +536,13 @@ impl<'c> Cluster<'c> {
             14 => SchedulerInput::CollectionEnded(name),
             16 => SchedulerInput::ObserveEnds(choices.byte() & 1 == 1),
             _ => {
-                let mut counts = PrefixCounts::new();
-                for part in 0..self.state.part_count() {
-                    self.state.count_prefixes(part, &mut counts);
-                }
-                let counts = counts.into_values().flatten().map(|(_, count)| count);
-                assert!(counts.sum::<u64>() <= self.state.task_count() as u64);
+                let mut prefixes = Prefixes::new();
+                let mut parts = 0..;
+                while let Some(part) = parts.next()
+                    && self.state.add_prefixes(part, &mut prefixes)
+                {}
+                let counts = prefixes.values().map(|prefix| prefix.counts.total());
+                assert_eq!(counts.sum::<u64>(), self.state.task_count() as u64);
                 return;
             }
         };

@@ -349,12 +349,11 @@ impl Replaying<'_> {
             len => format!(", with {len} bytes of the recording left"),
         };
         self.note(&format!("stopped after {events} at {time:.3} s{of_all}"))?;
-        let mut stages = BTreeMap::new();
-        for part in 0..self.state.part_count() {
-            self.state.count_tasks(part, &mut stages);
-        }
         let tasks = count(self.state.task_count(), "task");
-        let stages: Vec<String> = stages
+        let counts = self.state.state_counts();
+        let mut counts: Vec<(&str, u64)> = counts.iter().filter(|(_, count)| *count > 0).collect();
+        counts.sort_unstable();
+        let stages: Vec<String> = counts
             .iter()
             .map(|(stage, count)| format!("{count} {stage}"))
             .collect();

@@ -1,5 +1,6 @@
 //! What the dashboard shows of a scheduler, as documents in JSON.
 
+pub(crate) mod metrics;
 mod status;
 
 use std::borrow::Cow;
@@ -7,7 +8,7 @@ use std::cell::OnceCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire_scheduler::Scheduler;
-use daskwire_scheduler::state::{State, WorkerOverview};
+use daskwire_scheduler::state::{GroupOverview, Prefixes, State, WorkerOverview};
 use serde::Serialize;
 
 use crate::http::{self, Request, Response};
@@ -25,6 +26,8 @@ pub(crate) struct Viewed<'s> {
     /// Seconds since 1970.
     pub(crate) now: f64,
     workers: OnceCell<Vec<WorkerOverview>>,
+    groups: OnceCell<Vec<GroupOverview>>,
+    prefixes: OnceCell<Prefixes>,
 }
 
 impl<'s> Viewed<'s> {
@@ -34,6 +37,8 @@ impl<'s> Viewed<'s> {
             scheduler,
             now: now.unwrap_or_default().as_secs_f64(),
             workers: OnceCell::new(),
+            groups: OnceCell::new(),
+            prefixes: OnceCell::new(),
         }
     }
 
@@ -55,6 +60,35 @@ impl<'s> Viewed<'s> {
                 }
                 std::thread::yield_now();
             }
+        })
+    }
+}
+
+impl Viewed<'_> {
+    /// All groups of tasks.
+    pub(crate) fn groups(&self) -> &[GroupOverview] {
+        self.groups.get_or_init(|| {
+            let mut groups = Vec::new();
+            let mut parts = 0..;
+            while let Some(part) = parts.next().filter(|part| {
+                let count = self.inspect(State::group_part_count);
+                *part < count
+            }) {
+                groups.extend(self.inspect(|state| state.overview_groups(part)));
+                std::thread::yield_now();
+            }
+            groups
+        })
+    }
+
+    /// All tasks by the prefix of their keys.
+    pub(crate) fn prefixes(&self) -> &Prefixes {
+        self.prefixes.get_or_init(|| {
+            let mut prefixes = Prefixes::new();
+            for group in self.groups() {
+                group.add_to(&mut prefixes);
+            }
+            prefixes
         })
     }
 }

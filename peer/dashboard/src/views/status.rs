@@ -1,11 +1,11 @@
 //! The whole cluster, its workers, and its tasks by prefix.
 
+use core::cmp::Reverse;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use daskwire_messages::protocol::WorkerStatus;
-use daskwire_scheduler::state::{PrefixCounts, WorkerOverview};
-use serde::Serialize;
+use daskwire_scheduler::state::{State, StateCounts, WorkerOverview};
+use serde::{Serialize, Serializer};
 
 use super::{Viewed, cut};
 
@@ -16,16 +16,19 @@ const MAX_WORKERS: usize = 2_000;
 const MAX_PREFIXES: usize = 100;
 
 /// The numbers of tasks by Dask's name of their state.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) struct States {
-    released: u64,
-    waiting: u64,
-    no_worker: u64,
-    queued: u64,
-    processing: u64,
-    memory: u64,
-    erred: u64,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct States(StateCounts);
+
+impl From<StateCounts> for States {
+    fn from(counts: StateCounts) -> Self {
+        Self(counts)
+    }
+}
+
+impl Serialize for States {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter())
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -56,7 +59,11 @@ pub(super) struct Cluster {
 
 /// The whole cluster.
 pub(super) fn cluster(viewed: &Viewed<'_>) -> Cluster {
-    let (clients, threads) = viewed.inspect(|state| (state.client_count(), state.thread_count()));
+    let read = |state: &State| {
+        let counts = (state.client_count(), state.thread_count());
+        (counts, state.state_counts(), state.finished_count())
+    };
+    let ((clients, threads), tasks, finished) = viewed.inspect(read);
     let workers = viewed.workers();
     let mut memory = Memory::default();
     for worker in workers {
@@ -70,16 +77,16 @@ pub(super) fn cluster(viewed: &Viewed<'_>) -> Cluster {
         id: viewed.scheduler.id().to_owned(),
         address: viewed.scheduler.address().to_string(),
         version: env!("CARGO_PKG_VERSION"),
-        started: 0.0,
+        started: viewed.scheduler.started().as_secs_f64(),
         workers: workers.len(),
         threads,
         clients,
-        tasks: States::default(),
+        tasks: tasks.into(),
         memory,
         cpu: workers.iter().map(|worker| worker.cpu).sum(),
         read: workers.iter().map(|worker| worker.read).sum(),
         write: workers.iter().map(|worker| worker.written).sum(),
-        finished: 0,
+        finished,
     }
 }
 
@@ -156,49 +163,33 @@ pub(super) fn workers<'v>(viewed: &'v Viewed<'_>) -> Workers<'v> {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Prefixes {
-    prefixes: Vec<Prefix>,
+pub(super) struct Prefixes<'v> {
+    prefixes: Vec<Prefix<'v>>,
     others: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct Prefix {
-    name: String,
+struct Prefix<'v> {
+    name: Cow<'v, str>,
     states: States,
-    nbytes: u64,
+    nbytes: u128,
     duration: Option<f64>,
 }
 
 /// The tasks by the prefix of their keys, those with the most tasks first.
-pub(super) fn prefixes(viewed: &Viewed<'_>) -> Prefixes {
-    let mut counts = PrefixCounts::new();
-    let mut part = 0;
-    while viewed.inspect(|state| {
-        state.count_prefixes(part, &mut counts);
-        part += 1;
-        part < state.part_count()
-    }) {}
-    let mut prefixes: Vec<Prefix> = counts
-        .into_iter()
-        .map(|(name, counts)| {
-            let counts: BTreeMap<&str, u64> = counts.into_iter().collect();
-            let count = |name| counts.get(name).copied().unwrap_or_default();
-            Prefix {
-                name: cut(&name).into_owned(),
-                states: States {
-                    released: count("released"),
-                    waiting: count("waiting"),
-                    processing: count("processing"),
-                    memory: count("memory"),
-                    erred: count("erred"),
-                    ..States::default()
-                },
-                nbytes: 0,
-                duration: None,
-            }
-        })
-        .collect();
+pub(super) fn prefixes<'v>(viewed: &'v Viewed<'_>) -> Prefixes<'v> {
+    let mut prefixes: Vec<_> = viewed.prefixes().iter().collect();
     let others = prefixes.len().saturating_sub(MAX_PREFIXES);
-    prefixes.truncate(MAX_PREFIXES);
-    Prefixes { prefixes, others }
+    prefixes.sort_by_key(|(_, prefix)| Reverse(prefix.counts.total()));
+    let prefixes = prefixes.into_iter().take(MAX_PREFIXES);
+    let prefixes = prefixes.map(|(name, prefix)| Prefix {
+        name: cut(name),
+        states: prefix.counts.into(),
+        nbytes: prefix.nbytes,
+        duration: prefix.duration.map(|duration| duration.as_secs_f64()),
+    });
+    Prefixes {
+        prefixes: prefixes.collect(),
+        others,
+    }
 }

@@ -168,6 +168,38 @@ impl Key {
         }
     }
 
+    /// The name of the collection that the task belongs to, which is longer than its
+    /// [`prefix`](Self::prefix): `x-3f…` for `('x-3f…', 0)`. Equals the result of
+    /// `distributed.utils.key_split_group`.
+    ///
+    /// ```
+    /// use daskwire_messages::Key;
+    /// let key = Key::list([Key::from("x-3f"), Key::from(0)]);
+    /// assert_eq!((key.prefix(), key.group()), ("x".into(), "x-3f".into()));
+    /// assert_eq!(Key::from("('x-3f', 0)").group(), "x-3f");
+    /// assert_eq!(Key::from("inc-3f").group(), "inc");
+    /// ```
+    pub fn group(&self) -> Cow<'_, str> {
+        let mut reader = Reader::new(self.as_msgpack());
+        let (name, is_list) = match reader.token() {
+            Ok(Token::Array(1..)) => (reader.token(), true),
+            first => (first, false),
+        };
+        let name = match name {
+            Ok(Token::Str(string)) => core::str::from_utf8(string.as_bytes()),
+            Ok(Token::Bin(data)) => core::str::from_utf8(data),
+            _ => return self.prefix(),
+        };
+        match name {
+            Ok(name) if is_list => name.into(),
+            Ok(name) if name.starts_with('(') => {
+                let first = name.split(',').next().unwrap_or(name);
+                first.trim_matches(['(', ')', '"', '\'']).into()
+            }
+            _ => self.prefix(),
+        }
+    }
+
     /// Writes the key in its Python form, with lists as tuples.
     pub fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
         let mut reader = Reader::new(self.as_msgpack());

@@ -462,6 +462,11 @@ impl Shared {
         &self.id
     }
 
+    /// The time of the start, since the Unix epoch.
+    pub(super) const fn started(&self) -> Duration {
+        self.clock.start
+    }
+
     /// Handles an event, of which work may be left.
     pub(super) fn handle(&self, event: SchedulerInput) {
         self.with_machine(|machine| machine.handle(event));

@@ -19,7 +19,7 @@ use super::log::Wanted;
 use super::reply::{Reply, refused};
 use super::{Shared, profile};
 use crate::state::{
-    Dump, MemoryMeasure, MetadataError, PrefixCounts, RecordRange, SchedulerInput, State, WorkerId,
+    Dump, MemoryMeasure, MetadataError, Prefixes, RecordRange, SchedulerInput, State, WorkerId,
     names,
 };
 
@@ -118,12 +118,11 @@ impl Shared {
                 Reply::Value(since.unwrap_or_default())
             }
             Request::TaskPrefixStates(_) => {
-                let mut counts = PrefixCounts::new();
-                let count = |state: &State, part| state.count_prefixes(part, &mut counts);
-                self.for_all_tasks(count).await;
-                let counts = counts.into_iter();
-                let counts = counts.map(|(prefix, counts)| (prefix, Value::dict(counts)));
-                Reply::Value(Value::dict(counts))
+                let prefixes = self.prefixes().await;
+                let prefixes = prefixes.iter();
+                let states =
+                    prefixes.map(|(prefix, totals)| (&**prefix, Value::dict(totals.dask_states())));
+                Reply::Value(Value::dict(states))
             }
             Request::TaskStream(request) => self.task_stream(&request),
             Request::TaskStreamIndex(_) => {
@@ -172,6 +171,17 @@ impl Shared {
             Request::Replicate(request) => self.replicate(request).await,
             other => return Err(other),
         })
+    }
+
+    /// The numbers of tasks by prefix. They are read in parts, between which others have the lock.
+    pub(super) async fn prefixes(&self) -> Prefixes {
+        let mut prefixes = Prefixes::new();
+        let mut part = 0;
+        while self.inspect(|state| state.add_prefixes(part, &mut prefixes)) {
+            part += 1;
+            self.give_way().await;
+        }
+        prefixes
     }
 
     fn set_restrictions(&self, request: SetRestrictions) -> Reply {

@@ -251,9 +251,22 @@ impl Shared {
                     return missing(&unknown);
                 }
                 if request.summary.unwrap_or(true) {
+                    let Some(keys) = keys else {
+                        let prefixes = self.prefixes().await.into_iter();
+                        let sums = prefixes.filter(|(_, totals)| totals.counts.of("memory") > 0);
+                        let sums = sums.map(|(prefix, totals)| {
+                            let sum = u64::try_from(totals.nbytes).unwrap_or(u64::MAX);
+                            (Value::from(&*prefix), Value::from(sum))
+                        });
+                        return Reply::Value(Value::Dict(sums.collect()));
+                    };
                     let mut sums = BTreeMap::new();
-                    self.for_tasks(keys, |state, part| state.add_nbytes(part, &mut sums))
-                        .await;
+                    self.for_tasks(Some(keys), |state, part| {
+                        if let Selection::Keys(keys) = part {
+                            state.add_nbytes(keys, &mut sums);
+                        }
+                    })
+                    .await;
                     return Reply::Value(Value::dict(sums));
                 }
                 let mut sizes = Vec::new();

@@ -128,6 +128,7 @@ impl State {
             packages.add(&client.packages);
         }
         assert_eq!(packages, self.client_packages);
+        self.check_key_groups();
         self.check_pool();
         self.check_topics();
         self.check_samplers();

@@ -105,7 +105,7 @@ impl State {
         if self.tasks[id].is_actor {
             self.add_actor(id, on);
         }
-        let expected = self.durations.of(&self.tasks[id].key);
+        let expected = self.key_groups.duration(self.tasks[id].key_group);
         self.tasks[id].expected = expected;
         if let Some(worker) = self.workers.get_mut(&on) {
             worker.work.add(expected);

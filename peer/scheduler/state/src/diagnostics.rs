@@ -4,24 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use daskwire_messages::{Key, Serialized, Value};
 
-use super::model::{Task, TaskStage};
+use super::model::TaskStage;
 use super::{MetadataError, State};
 
-/// The states that [`State::count_prefixes`] counts.
-const COUNTED: [&str; 5] = ["memory", "erred", "released", "processing", "waiting"];
-
-/// Numbers of tasks by the prefix of their keys, and by Dask's name of their state.
-pub type PrefixCounts = BTreeMap<String, [(&'static str, u64); 5]>;
-
 impl State {
-    /// Adds the numbers of tasks in a [part](super::Selection::Part) of all tasks, by the prefix of
-    /// their keys and by Dask's name of their state.
-    pub fn count_prefixes(&self, part: usize, counts: &mut PrefixCounts) {
-        for task in self.tasks.part(part) {
-            count_state(counts, task);
-        }
-    }
-
     /// The payload of a task, as it is sent to workers; `None` for data that is not the result of a
     /// task.
     ///
@@ -96,20 +82,5 @@ impl State {
     /// The reason why [`SchedulerInput::MetadataSet`](super::SchedulerInput::MetadataSet) would be ignored.
     pub fn metadata_refusal(&self, path: &[Key], value: &Value) -> Option<MetadataError> {
         self.metadata.check(path, value).err()
-    }
-}
-
-/// Counts a task by the prefix of its key, and by its state.
-pub(super) fn count_state(counts: &mut PrefixCounts, task: &Task) {
-    let name = task.stage.name();
-    if let Some(place) = COUNTED.iter().position(|counted| *counted == name) {
-        let prefix = task.key.prefix();
-        let counts = match counts.get_mut(&*prefix) {
-            Some(counts) => counts,
-            None => counts
-                .entry(prefix.into_owned())
-                .or_insert_with(|| COUNTED.map(|name| (name, 0))),
-        };
-        counts[place].1 += 1;
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use daskwire_messages::protocol::Field as _;
 use daskwire_messages::{Key, Value};
 
-use super::diagnostics::{PrefixCounts, count_state};
+use super::key_groups::Prefixes;
 use super::model::{Task, TaskId, TaskStage};
 use super::{ClientId, State, WorkerId};
 
@@ -24,7 +24,7 @@ pub struct Dump {
     tasks: Vec<Entry>,
     workers: Vec<Entry>,
     clients: Vec<Entry>,
-    counts: PrefixCounts,
+    prefixes: Prefixes,
     events: Vec<(String, Value)>,
     transitions: Value,
 }
@@ -34,6 +34,8 @@ pub struct Dump {
 enum Place {
     /// The task with this id or the next higher one.
     Tasks(TaskId),
+    /// A part of the groups of tasks.
+    Prefixes(usize),
     Workers(Bound<WorkerId>),
     Clients(Bound<ClientId>),
     Transitions,
@@ -69,7 +71,7 @@ impl Dump {
             tasks: Vec::new(),
             workers: Vec::new(),
             clients: Vec::new(),
-            counts: PrefixCounts::new(),
+            prefixes: Prefixes::new(),
             events: Vec::new(),
             transitions: Value::None,
         }
@@ -87,12 +89,12 @@ impl Dump {
             let entries = entries.into_iter();
             Value::dict(entries.map(|entry| entry.into_value(&is_wanted)))
         };
-        let groups = self.counts.into_iter().map(|(prefix, counts)| {
+        let groups = self.prefixes.iter().map(|(prefix, totals)| {
             let fields = [
-                ("name", Value::from(prefix.as_str())),
-                ("states", Value::dict(counts)),
+                ("name", Value::from(&**prefix)),
+                ("states", Value::dict(totals.dask_states())),
             ];
-            (prefix, Value::dict(fields))
+            (&**prefix, Value::dict(fields))
         });
         let parts = [
             ("tasks", entries(self.tasks)),
@@ -134,6 +136,14 @@ impl State {
             }
             let cost = match &dump.place {
                 Place::Tasks(next) => self.dump_task(*next, dump),
+                Place::Prefixes(part) => {
+                    let is_last = !self.add_prefixes(*part, &mut dump.prefixes);
+                    dump.place = match is_last {
+                        true => Place::Workers(Bound::Unbounded),
+                        false => Place::Prefixes(part + 1),
+                    };
+                    SLICE
+                }
                 Place::Workers(after) => self.dump_worker(*after, dump),
                 Place::Clients(after) => self.dump_client(*after, dump),
                 Place::Transitions => {
@@ -213,14 +223,13 @@ impl State {
     /// Reads the next task. Returns the number of items.
     fn dump_task(&self, id: TaskId, dump: &mut Dump) -> usize {
         if id as usize >= self.tasks.slot_count() {
-            dump.place = Place::Workers(Bound::Unbounded);
+            dump.place = Place::Prefixes(0);
             return 1;
         }
         dump.place = Place::Tasks(id + 1);
         let Some(task) = self.tasks.get(id) else {
             return 1;
         };
-        count_state(&mut dump.counts, task);
         if !dump.is_wanted("tasks") {
             return 2;
         }

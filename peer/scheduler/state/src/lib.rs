@@ -138,9 +138,9 @@ use daskwire_rpc::story::{Stimulus, Story};
 
 use classes::{Class, ClassId};
 pub use data::REPLACED;
-use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
 use journal::{Held, Journal};
+use key_groups::KeyGroups;
 use members::Members;
 use metadata::Metadata;
 use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
@@ -166,11 +166,11 @@ pub use choose::next_random;
 pub use close::CloseOptions;
 #[cfg(target_os = "linux")]
 pub use conversion::Conversion;
-pub use diagnostics::PrefixCounts;
 pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use grace::MAX_IN_GRACE;
 pub use journal::{Live, Restoring};
+pub use key_groups::{GroupOverview, PrefixOverview, Prefixes, StateCounts};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
@@ -209,6 +209,7 @@ mod few;
 mod grace;
 mod groups;
 mod journal;
+mod key_groups;
 mod members;
 mod memory;
 mod metadata;
@@ -470,7 +471,7 @@ pub struct State {
     /// The packages of the workers, and those of the clients.
     packages: AllPackages,
     client_packages: AllPackages,
-    durations: Durations,
+    key_groups: KeyGroups,
     submission_count: u64,
     generation: u64,
     /// The time of the first submission of the generation.
@@ -642,7 +643,7 @@ impl State {
             has_missed_native: false,
             packages: AllPackages::default(),
             client_packages: AllPackages::default(),
-            durations: Durations::new(&policy.durations),
+            key_groups: KeyGroups::new(&policy.durations),
             submission_count: 0,
             generation: 0,
             generation_began: Duration::ZERO,

@@ -14,6 +14,7 @@ use super::durations::Work;
 use super::few::Few;
 use super::grace::{Graphs, Lost};
 use super::groups::GroupId;
+use super::key_groups::KeyGroupId;
 use super::memory::Unmanaged;
 use super::returns::Returning;
 use super::submission::{Demands, Failure, Resources};
@@ -109,22 +110,64 @@ impl TaskStage {
         )
     }
 
+    /// Dask's state for the stage.
+    pub(super) const fn state_name(&self) -> StateName {
+        match self {
+            Self::Released => StateName::Released,
+            Self::Waiting => StateName::Waiting,
+            Self::Ready | Self::NoWorker => StateName::NoWorker,
+            Self::Pooled | Self::Queued(_) => StateName::Queued,
+            Self::Processing(_) => StateName::Processing,
+            Self::Memory => StateName::Memory,
+            Self::Erred(_) => StateName::Erred,
+        }
+    }
+
     /// Dask's name of the stage.
     pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Waiting => "waiting",
-            Self::Ready | Self::NoWorker => "no-worker",
-            Self::Pooled | Self::Queued(_) => "queued",
-            Self::Processing(_) => "processing",
-            Self::Memory => "memory",
-            Self::Erred(_) => "erred",
-        }
+        self.state_name().as_str()
     }
 
     /// The stage as reported to clients.
     pub(super) fn state(&self) -> TaskState {
         TaskState::from(self.name())
+    }
+}
+
+/// Dask's states of tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateName {
+    Released,
+    Waiting,
+    NoWorker,
+    Queued,
+    Processing,
+    Memory,
+    Erred,
+}
+
+impl StateName {
+    /// All states, in the order of a task's life.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Released,
+        Self::Waiting,
+        Self::NoWorker,
+        Self::Queued,
+        Self::Processing,
+        Self::Memory,
+        Self::Erred,
+    ];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Waiting => "waiting",
+            Self::NoWorker => "no-worker",
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::Memory => "memory",
+            Self::Erred => "erred",
+        }
     }
 }
 
@@ -135,8 +178,10 @@ pub(super) struct Task {
     pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
     pub(super) stage: TaskStage,
-    /// The name of the last stage other than [`TaskStage::Ready`].
-    pub(super) last_recorded_stage: &'static str,
+    /// The state that is recorded for the last stage other than [`TaskStage::Ready`].
+    pub(super) last_recorded_stage: StateName,
+    /// The group of tasks whose keys have the same name.
+    pub(super) key_group: KeyGroupId,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
     /// Number of active dependents, and of unfinished submissions with the task.

@@ -90,7 +90,7 @@ impl State {
         };
         self.set_stage(id, TaskStage::Pooled);
         let task = &mut self.tasks[id];
-        task.expected = self.durations.of(&task.key);
+        task.expected = self.key_groups.duration(task.key_group);
         self.pool.insert(group, (task.priority, id), task.expected);
         true
     }

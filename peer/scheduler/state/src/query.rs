@@ -189,9 +189,10 @@ impl State {
         }
     }
 
-    /// Adds the sizes of results in memory, in bytes, to sums by the prefix of their keys.
-    pub fn add_nbytes(&self, tasks: Selection<'_>, sums: &mut BTreeMap<String, u64>) {
-        for (key, len) in self.nbytes(tasks) {
+    /// Adds the sizes of the results in memory with these keys, in bytes, to sums by the prefix of
+    /// their keys.
+    pub fn add_nbytes(&self, keys: &[Key], sums: &mut BTreeMap<String, u64>) {
+        for (key, len) in self.nbytes(Selection::Keys(keys)) {
             let prefix = key.prefix();
             match sums.get_mut(&*prefix) {
                 Some(sum) => *sum = sum.saturating_add(len),
@@ -287,14 +288,6 @@ impl State {
             } += 1;
         }
         counts
-    }
-
-    /// Adds the numbers of tasks in a [part](Selection::Part) of all tasks, by Dask's name of their
-    /// state.
-    pub fn count_tasks(&self, part: usize, counts: &mut BTreeMap<&'static str, usize>) {
-        for task in self.tasks.part(part) {
-            *counts.entry(task.stage.name()).or_default() += 1;
-        }
     }
 
     /// The number of workers.

@@ -12,7 +12,7 @@ use daskwire_messages::{Key, Value};
 use super::few::Few;
 use super::grace::Graphs;
 use super::groups::GroupId;
-use super::model::{Priority, RunSpec, Task, TaskId, TaskStage, task_len};
+use super::model::{Priority, RunSpec, StateName, Task, TaskId, TaskStage, task_len};
 use super::send::erred;
 use super::slices::Job;
 use super::submission::{Dependency, Failure, Refusal, Submission, Submitted};
@@ -289,7 +289,7 @@ impl State {
         };
         let id = self.insert_task(task.key, Some(run_spec), priority);
         for dependency in &dependencies {
-            self.tasks[*dependency].dependents.insert(id);
+            self.add_dependent(*dependency, id);
         }
         let new = &mut self.tasks[id];
         new.dependencies = dependencies;
@@ -470,6 +470,14 @@ impl State {
         }
     }
 
+    /// Records that a new task needs another one.
+    pub(super) fn add_dependent(&mut self, dependency: TaskId, id: TaskId) {
+        let needed = &mut self.tasks[dependency];
+        needed.dependents.insert(id);
+        let on = needed.key_group;
+        self.key_groups.depend(self.tasks[id].key_group, on);
+    }
+
     pub(super) fn insert_task(
         &mut self,
         key: Key,
@@ -481,7 +489,8 @@ impl State {
             run_spec,
             priority,
             stage: TaskStage::Released,
-            last_recorded_stage: TaskStage::Released.name(),
+            last_recorded_stage: StateName::Released,
+            key_group: self.key_groups.add(&key),
             dependencies: Vec::new(),
             dependents: BTreeSet::new(),
             waiter_count: 0,

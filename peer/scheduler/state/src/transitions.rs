@@ -18,7 +18,7 @@ impl State {
         // Ready tasks are assigned before the event ends, so this stage is not recorded.
         let to = match stage {
             TaskStage::Ready => task.last_recorded_stage,
-            _ => stage.name(),
+            _ => stage.state_name(),
         };
         let ends_run = matches!(stage, TaskStage::Erred(_) | TaskStage::Released);
         let failed = match &stage {
@@ -31,7 +31,9 @@ impl State {
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
-            self.record(key, from, to);
+            self.key_groups
+                .change(task.key_group, from, to, task.nbytes);
+            self.record(key, from.as_str(), to.as_str());
         }
         if failed.is_some() || had_failed {
             self.journal_failure(id, failed.as_ref());
@@ -384,6 +386,8 @@ impl State {
         if let Some(task) = self.tasks.remove(id) {
             self.tasks_len -= task.len();
             self.by_key.remove(&task.key);
+            self.key_groups
+                .remove(task.key_group, task.last_recorded_stage);
             if let Some(run_spec) = &task.run_spec {
                 self.leave_group(run_spec.group);
             }
@@ -391,7 +395,7 @@ impl State {
                 self.journal_metadata(core::slice::from_ref(&task.key), None);
             }
             self.shuffles.forget_task(id);
-            self.record(task.key, task.last_recorded_stage, "forgotten");
+            self.record(task.key, task.last_recorded_stage.as_str(), "forgotten");
         }
     }
 

@@ -528,7 +528,8 @@ impl State {
             if let Ok(took) = Duration::try_from_secs_f64(took)
                 && took < MAX_DURATION
             {
-                self.durations.add(&message.key, took);
+                self.key_groups
+                    .add_duration(self.tasks[task].key_group, took);
             }
             if took.is_finite() && took > 0.0 {
                 worker.pace = match worker.pace {

@@ -2,7 +2,6 @@
 //! `dask scheduler`, and `daskwire cluster`, which starts workers with it.
 
 mod local;
-mod metrics;
 mod settings;
 
 use std::collections::BTreeSet;
@@ -25,16 +24,13 @@ use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity::size;
 use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 use crate::command::{files, serve, terminal};
-use daskwire_dashboard::{Dashboard, DashboardOptions, HttpAddress, Pages, Server};
+use daskwire_dashboard::{Dashboard, DashboardOptions, HttpAddress, Server};
 use settings::Settings;
 
 pub(crate) use local::{LocalArguments, run as run_local};
 
 /// Time for workers to end with the scheduler.
 const WORKERS_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The time without an event, which the scheduler has twice a second, after which `/health` fails.
-const MAX_STALL: Duration = Duration::from_secs(5);
 
 /// The arguments of `daskwire scheduler`.
 // Named and grouped as in `dask scheduler --help`, where they mean the same.
@@ -359,7 +355,8 @@ fn publish<'f>(
     let http_port = server.as_ref().map(Server::port);
     let scheduler = Arc::new(scheduler);
     if let Some(server) = server {
-        let served = serve_http(server, &scheduler, settings.namespace.clone());
+        let options = DashboardOptions::default().with_namespace(settings.namespace.clone());
+        let served = Dashboard::new(&scheduler, options).serve(server);
         served.map_err(|error| format!("--dashboard-address: {error}"))?;
     }
     let contact = scheduler.address().to_string();
@@ -370,30 +367,6 @@ fn publish<'f>(
     let file = file.transpose()?;
     announce(&addresses, scheduler.address().host(), http_port);
     Ok((scheduler, file))
-}
-
-/// Serves the dashboard, with `/health`, which fails while the scheduler hangs.
-fn serve_http(
-    server: Server,
-    scheduler: &Arc<Scheduler>,
-    namespace: String,
-) -> std::io::Result<()> {
-    let healthy = Arc::downgrade(scheduler);
-    let inspected = healthy.clone();
-    let health = move || match healthy.upgrade().map(|scheduler| scheduler.stalled_for()) {
-        Some(time) if time > MAX_STALL => Err(format!(
-            "the scheduler hangs: it has handled no event for {:.1} s",
-            time.as_secs_f64()
-        )),
-        Some(_) => Ok(()),
-        None => Err("the scheduler has ended".to_owned()),
-    };
-    let metrics = move || match inspected.upgrade() {
-        Some(scheduler) => Ok(metrics::metrics(&scheduler, &namespace)),
-        None => Err("the scheduler has ended".to_owned()),
-    };
-    let pages = Pages::new(health, metrics);
-    Dashboard::new(scheduler, pages, DashboardOptions::default()).serve(server)
 }
 
 fn terminal_error(address: &Address, error: &CommError) -> String {
@@ -531,61 +504,5 @@ impl Drop for SchedulerFile<'_> {
     fn drop(&mut self) {
         // The file may have been removed already.
         let _ = std::fs::remove_file(self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
-
-    use super::*;
-
-    fn get(port: u16, path: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        let request = format!("GET {path} HTTP/1.1\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("it reads");
-        let mut response = String::new();
-        stream.read_to_string(&mut response).expect("UTF-8");
-        response
-    }
-
-    #[tokio::test]
-    async fn health_fails_while_the_state_machine_hangs() {
-        let transports = daskwire_peer::transports();
-        let address = "inproc://hangs".parse().expect("an address");
-        let listener = transports.bind(&address, Default::default()).await;
-        let listener = listener.expect("it is free");
-        let scheduler = Scheduler::start([listener], Options::default()).expect("it starts");
-        let scheduler = Arc::new(scheduler);
-        let http = "127.0.0.1:0".parse().expect("an address");
-        let server = Server::bind(&http).await.expect("a free port");
-        let port = server.port();
-        serve_http(server, &scheduler, "dask".to_owned()).expect("a thread");
-        // The executor has one thread, which waits for the lock.
-        let holding = Arc::clone(&scheduler);
-        let holder = std::thread::spawn(move || {
-            holding.inspect(|_| {
-                let healthy = get(port, "/health");
-                assert!(healthy.ends_with("\r\n\r\nok"), "{healthy}");
-                let hanging = loop {
-                    let health = get(port, "/health");
-                    if !health.starts_with("HTTP/1.1 200") {
-                        break health;
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
-                };
-                assert!(hanging.starts_with("HTTP/1.1 503 "), "{hanging}");
-                let reason = "the scheduler hangs: it has handled no event for 5.";
-                assert!(hanging.contains(reason), "{hanging}");
-            });
-        });
-        while !holder.is_finished() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        holder.join().expect("it does not panic");
-        while !get(port, "/health").ends_with("ok") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
 }

@@ -305,7 +305,7 @@ impl Restoring {
         dependencies.sort_unstable();
         dependencies.dedup();
         for dependency in &dependencies {
-            state.tasks[*dependency].dependents.insert(id);
+            state.add_dependent(*dependency, id);
         }
         let task = &mut state.tasks[id];
         task.dependencies = dependencies;

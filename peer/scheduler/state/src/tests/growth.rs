@@ -357,27 +357,30 @@ fn queries_of_many_tasks_are_answered_in_parts() {
     assert_eq!((held.len(), calls), (COUNT, COUNT / SLICE));
     let mut who_has = Vec::new();
     let mut sums = BTreeMap::new();
-    let mut prefixes = PrefixCounts::new();
-    let mut counts = BTreeMap::new();
+    let mut prefixes = Prefixes::new();
     for part in 0..state.part_count() {
         let before = who_has.len();
         who_has.extend(state.who_has(Selection::Part(part)));
         assert!(who_has.len() - before <= 2 * SLICE);
-        state.add_nbytes(Selection::Part(part), &mut sums);
-        state.count_prefixes(part, &mut prefixes);
-        state.count_tasks(part, &mut counts);
     }
-    assert_eq!((who_has.len(), counts["memory"]), (COUNT, COUNT));
+    state.add_nbytes(&held, &mut sums);
+    assert!(!state.add_prefixes(0, &mut prefixes));
+    assert_eq!(
+        (who_has.len(), state.state_counts().of("memory")),
+        (COUNT, COUNT as u64)
+    );
     assert!(
         who_has
             .iter()
             .all(|(_, holders)| holders == &["tcp://w0:1"])
     );
-    let counted = prefixes.values().map(|counts| counts[0].1).sum::<u64>();
-    assert_eq!(counted, COUNT as u64);
+    let counted = prefixes.values().map(|prefix| prefix.counts.of("memory"));
+    assert_eq!(counted.sum::<u64>(), COUNT as u64);
     let sizes = state.nbytes(Selection::Keys(&held));
     let total = sizes.iter().map(|(_, len)| len).sum::<u64>();
     assert_eq!(sums.values().sum::<u64>(), total);
+    let in_prefixes = prefixes.values().map(|prefix| prefix.nbytes);
+    assert_eq!(in_prefixes.sum::<u128>(), u128::from(total));
     let after = Selection::Part(state.part_count());
     assert_eq!(state.who_has(after), []);
 }

@@ -273,10 +273,9 @@ fn causes_of_failures_and_running_tasks_are_found() {
     assert_eq!(running["tcp://w:1"], [key("a")]);
     let unknown = cluster.state.running_for(&[key("c"), key("x")]);
     assert_eq!(unknown, Err(key("x")));
-    let mut counts = PrefixCounts::new();
-    cluster.state.count_prefixes(0, &mut counts);
-    let processing = ("processing", 1);
-    assert!(counts["a"].contains(&processing), "{counts:?}");
+    let mut prefixes = Prefixes::new();
+    assert!(!cluster.state.add_prefixes(0, &mut prefixes));
+    assert_eq!(prefixes["a"].counts.of("processing"), 1);
     assert_eq!(cluster.state.error_cause(&[key("c")]), None);
     let task = cluster
         .running

@@ -1,36 +1,28 @@
 //! The metrics of a scheduler for Prometheus.
 
-use std::collections::BTreeMap;
+use daskwire_scheduler::Scheduler;
+use daskwire_scheduler::state::State;
 
-use daskwire_peer::scheduler::Scheduler;
-use daskwire_scheduler::state::{Selection, State};
+use crate::metrics::Metrics;
+use crate::views::Viewed;
 
-use daskwire_dashboard::Metrics;
+/// Maximum number of prefixes of tasks with a metric of their own. Those with fewer bytes count
+/// together, as `Other`.
+const MAX_PREFIXES: usize = 200;
 
 /// Formats the metrics of a scheduler, named as those of Dask's scheduler where both have
 /// them.
 #[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
-pub(super) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
+pub(crate) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
+    let viewed = Viewed::new(scheduler);
     let read = |state: &State| {
         (
             (state.client_count(), state.desired_worker_count(None)),
             (state.worker_counts(), state.totals()),
+            state.state_counts(),
         )
     };
-    let ((clients, desired), (workers, totals)) = scheduler.inspect(read);
-    let (mut tasks, mut nbytes) = (BTreeMap::new(), BTreeMap::new());
-    // In parts, between which the scheduler goes on.
-    let mut parts = 0..;
-    while scheduler.inspect(|state| {
-        let part = parts.next().filter(|part| *part < state.part_count());
-        if let Some(part) = part {
-            state.count_tasks(part, &mut tasks);
-            state.add_nbytes(Selection::Part(part), &mut nbytes);
-        }
-        part.is_some()
-    }) {
-        std::thread::yield_now();
-    }
+    let ((clients, desired), (workers, totals), tasks) = viewed.inspect(read);
     let mut to = Metrics::new(namespace, "scheduler");
     to.gauge("clients", "Number of clients connected", clients as f64);
     to.counter(
@@ -72,36 +64,48 @@ pub(super) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
         "Total number of workers removed",
         totals.workers_removed as f64,
     );
-    let states = STATES.map(|state| {
-        let count = tasks.get(state).copied().unwrap_or_default();
-        (Some(("state", state)), count as f64)
-    });
+    let states: Vec<_> = tasks
+        .iter()
+        .map(|(state, count)| (Some(("state", state)), count as f64))
+        .collect();
     to.add(
         "gauge",
         "tasks",
         "Number of tasks known by scheduler",
         &states,
     );
-    let nbytes: Vec<(Option<(&str, &str)>, f64)> = nbytes
+    let groups = viewed.groups();
+    to.gauge(
+        "task_groups",
+        "Number of task groups known by scheduler",
+        groups.len() as f64,
+    );
+    let mut prefixes: Vec<_> = viewed
+        .prefixes()
         .iter()
-        .map(|(prefix, len)| (Some(("task_prefix_name", &**prefix)), *len as f64))
+        .filter(|(_, prefix)| prefix.counts.of("memory") > 0)
+        .map(|(name, prefix)| (prefix.nbytes, &**name))
+        .collect();
+    let mut others = 0.0;
+    if prefixes.len() > MAX_PREFIXES {
+        prefixes.sort_unstable_by(|one, other| other.cmp(one));
+        let rest = prefixes.split_off(MAX_PREFIXES);
+        others = rest.iter().map(|(nbytes, _)| *nbytes as f64).sum();
+    }
+    prefixes.sort_unstable_by_key(|(_, name)| *name);
+    let sizes = prefixes
+        .iter()
+        .map(|(nbytes, name)| (*name, *nbytes as f64));
+    let others = (others > 0.0).then_some(("Other", others));
+    let sizes: Vec<_> = sizes
+        .chain(others)
+        .map(|(name, nbytes)| (Some(("task_prefix_name", name)), nbytes))
         .collect();
     to.add(
         "gauge",
         "tasks_output_bytes",
         "Current number of bytes in memory (without duplicates) for each prefix",
-        &nbytes,
+        &sizes,
     );
     to.into_text()
 }
-
-/// Dask's states of tasks at a scheduler.
-const STATES: [&str; 7] = [
-    "released",
-    "waiting",
-    "no-worker",
-    "queued",
-    "processing",
-    "memory",
-    "erred",
-];
