@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use daskwire_messages::Value;
 use daskwire_rpc::RequestError;
+use daskwire_value::IntoValue;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{ClientOptions, ConnectError, Results, ScatterError, TaskError, TaskFuture};
@@ -140,7 +141,7 @@ impl Client {
     /// As [`Client::scatter`](super::Client::scatter).
     pub fn scatter(
         &self,
-        data: impl IntoIterator<Item = impl Into<Value>>,
+        data: impl IntoIterator<Item = impl IntoValue>,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         self.block_on(self.client.scatter(data))
     }

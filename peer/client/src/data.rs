@@ -1,5 +1,6 @@
 //! Transfers of data to and from a cluster.
 
+use core::error::Error;
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
 use daskwire_messages::protocol::{
@@ -9,6 +10,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Serialized, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::gather::{self, least_requested};
+use daskwire_value::{IntoValue, ValueError};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -121,9 +123,7 @@ pub(super) fn opened(
 ) -> Result<Value, TaskError> {
     match serialized.open_measuring(copied_len) {
         Ok(value) => Ok(value),
-        Err(daskwire_messages::value::ValueError::Unknown { .. }) => {
-            Ok(Value::Serialized(serialized))
-        }
+        Err(ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized)),
         Err(error) => Err(TaskError::Value {
             key: key.clone(),
             error,
@@ -583,13 +583,16 @@ impl Client {
     /// [`ScatterError`] if the data cannot be serialized or transferred.
     pub async fn scatter(
         &self,
-        data: impl IntoIterator<Item = impl Into<Value>>,
+        data: impl IntoIterator<Item = impl IntoValue>,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         let data = data.into_iter().map(|value| {
-            let value = value.into();
-            (Key::unique(value.type_name()), value)
+            let value = value.into_value();
+            let name = value.as_ref().map_or("value", Value::type_name);
+            (Key::unique(name), value)
         });
-        self.scatter_by(data, self.shared.route()).await
+        let pieces = self.pieces(data)?;
+        self.scatter_pieces(pieces, &ScatterOptions::default())
+            .await
     }
 
     /// Stores data on the cluster under given keys, over a given route. Not cancel
@@ -603,7 +606,7 @@ impl Client {
     /// [`ScatterError`] if a key is empty, or the data cannot be serialized or transferred.
     pub async fn scatter_by(
         &self,
-        data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
+        data: impl IntoIterator<Item = (impl Into<Key>, impl IntoValue)>,
         route: Route,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         let options = ScatterOptions::default().route(route);
@@ -619,21 +622,30 @@ impl Client {
     /// [`ScatterError`] if a key is empty, or the data cannot be serialized or transferred.
     pub async fn scatter_with(
         &self,
-        data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
+        data: impl IntoIterator<Item = (impl Into<Key>, impl IntoValue)>,
         options: &ScatterOptions,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
-        let mut pieces = Vec::new();
-        for (key, value) in data {
-            let dialect = self.dialect();
-            let key = dialect.key(&key.into());
-            match Serialized::with_pickling(&value.into(), dialect.pickling) {
-                // PROTOCOL HEADER-4
-                Ok(piece) if !dialect.nests_headers => pieces.push((key, piece.flat())),
-                Ok(piece) => pieces.push((key, piece)),
-                Err(error) => return Err(ScatterError::Value { key, error }),
-            }
-        }
+        let data = data.into_iter();
+        let pieces = self.pieces(data.map(|(key, value)| (key.into(), value.into_value())))?;
         self.scatter_pieces(pieces, options).await
+    }
+
+    fn pieces(
+        &self,
+        data: impl Iterator<Item = (Key, Result<Value, Box<dyn Error + Send + Sync>>)>,
+    ) -> Result<Vec<(Key, Serialized)>, ScatterError> {
+        let dialect = self.dialect();
+        data.map(|(key, value)| {
+            let key = dialect.key(&key);
+            let value = value.map_err(|error| ValueError::of_conversion(&*error));
+            match value.and_then(|value| Serialized::with_pickling(&value, dialect.pickling)) {
+                // PROTOCOL HEADER-4
+                Ok(piece) if !dialect.nests_headers => Ok((key, piece.flat())),
+                Ok(piece) => Ok((key, piece)),
+                Err(error) => Err(ScatterError::Value { key, error }),
+            }
+        })
+        .collect()
     }
 
     fn scatter_pieces<'a>(

@@ -12,6 +12,7 @@ use daskwire_messages::graph::futures_pickle;
 use daskwire_messages::protocol::{Keys, Unknown};
 use daskwire_messages::{Key, Release, Serialized, Value};
 use daskwire_rpc::RequestError;
+use daskwire_value::{IntoValue, ValueError};
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
@@ -38,9 +39,12 @@ impl Client {
     pub async fn publish_dataset(
         &self,
         name: impl Into<Key>,
-        value: impl Into<Value>,
+        value: impl IntoValue,
     ) -> Result<(), RequestError> {
-        let data = Serialized::with_pickling(&value.into(), self.dialect().pickling);
+        let value = value.into_value();
+        let value = value.map_err(|error| ValueError::of_conversion(&*error));
+        let data =
+            value.and_then(|value| Serialized::with_pickling(&value, self.dialect().pickling));
         let data = data.map_err(RequestError::unserializable)?;
         self.publish(&name.into(), data, &[]).await
     }

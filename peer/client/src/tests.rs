@@ -747,6 +747,32 @@ async fn refuses_empty_keys() {
     }
 }
 
+/// A value of a program whose conversion fails.
+struct Unconvertible;
+
+impl daskwire_value::IntoValue for Unconvertible {
+    fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
+        Err("column 3 has no name".into())
+    }
+}
+
+#[tokio::test]
+async fn values_that_cannot_be_converted_are_the_error_of_the_call() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let error = client.submit("mean", (1, Unconvertible));
+    let error = error.expect_err("it cannot be converted").to_string();
+    let reason = "the value cannot be converted: column 3 has no name";
+    assert!(error.contains("mean") && error.ends_with(reason), "{error}");
+    let within = daskwire_messages::graph::Argument::list([Unconvertible]);
+    assert!(client.submit("mean", [within]).is_err());
+    let error = client.scatter([Unconvertible]).await;
+    let error = error.expect_err("it cannot be converted").to_string();
+    assert!(error.ends_with(reason), "{error}");
+    let error = client.publish_dataset("frames", Unconvertible).await;
+    let error = error.expect_err("it cannot be converted").to_string();
+    assert!(error.ends_with(reason), "{error}");
+}
+
 #[tokio::test]
 async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;

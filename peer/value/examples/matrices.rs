@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use daskwire_peer::{Client, Value};
+use daskwire_peer::Client;
 use ndarray_017::{Array1, Array2, array};
 
 #[tokio::main]
@@ -21,12 +21,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) async fn run(scheduler: &str) -> Result<Array1<f64>, Box<dyn Error>> {
     let client = Client::connect(scheduler).await?;
     let matrix = array![[4.0, 1.0], [1.0, 3.0]];
-    let inverse = client.submit("numpy.linalg.inv", Value::try_from(matrix.clone())?)?;
+    let inverse = client.submit("numpy.linalg.inv", (matrix.clone(),))?;
     let inverse: Array2<f64> = inverse.result_as().await?;
     let solution = inverse.dot(&array![1.0, 2.0]);
 
     // The same on the cluster.
-    let product = client.submit("numpy.dot", (Value::try_from(inverse)?, vec![1.0, 2.0]))?;
+    let product = client.submit("numpy.dot", (inverse, vec![1.0, 2.0]))?;
     let there: Array1<f64> = product.result_as().await?;
     assert!(
         (there - &solution)

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use super::convert::{sorted_entries, sorted_items};
 use super::{Array, Object, Optional, Serialized, Value};
 
-/// A conversion to a [`Value`] that may fail: what functions of a worker return.
+/// A conversion to a [`Value`] that may fail: what functions of a worker return, and what calls
+/// take.
 ///
 /// Besides the types that convert with `From`, arrays of `ndarray`, a `RecordBatch` of
 /// Arrow and `Serde<T>` have it (with their features), and so have options, vectors,
 /// arrays, sets, maps and tuples of any of these. Implement it for a type of your own to
-/// return it from functions, also within those containers:
+/// return it from functions and pass it to them, also within those containers:
 ///
 /// ```
 /// use daskwire_value::Value;
@@ -34,6 +35,12 @@ use super::{Array, Object, Optional, Serialized, Value};
 /// assert_eq!(corners.to_string(), "[(0.0, 0.0), (1.5, 2.0)]");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not convert to a `Value`",
+    note = "with features of `daskwire-value`, types of other crates do, and `Serde(value)` of any type with \
+            `Serialize`",
+    note = "implement `IntoValue` for a type of your own"
+)]
 pub trait IntoValue {
     /// Converts to a value.
     ///

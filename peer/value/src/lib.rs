@@ -264,6 +264,12 @@ pub enum ValueError {
         /// The value and its place.
         what: String,
     },
+    /// A value in Rust cannot be converted, such as a table with a type of column that pandas and
+    /// pyarrow do not have.
+    Conversion {
+        /// The error of the conversion.
+        reason: String,
+    },
     /// The value cannot be pickled.
     Write(daskwire_pickle::WriteError),
     /// Containers are nested deeper than [`MAX_DEPTH`] levels, or shared so often
@@ -280,6 +286,18 @@ pub enum ValueError {
     Type(SerdeError),
 }
 
+impl ValueError {
+    /// Returns the error of a conversion with [`IntoValue`].
+    pub fn of_conversion(error: &(dyn core::error::Error + Send + Sync + 'static)) -> Self {
+        match error.downcast_ref::<Self>() {
+            Some(error) => error.clone(),
+            None => Self::Conversion {
+                reason: error.to_string(),
+            },
+        }
+    }
+}
+
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -290,6 +308,7 @@ impl fmt::Display for ValueError {
                 "only Python can read {what}; it can be forwarded unopened"
             ),
             Self::Unsupported { what } => write!(f, "{what} is not supported"),
+            Self::Conversion { reason } => write!(f, "the value cannot be converted: {reason}"),
             Self::Write(error) => write!(f, "the value cannot be pickled: {error}"),
             Self::TooLarge => write!(
                 f,

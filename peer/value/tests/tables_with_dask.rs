@@ -97,6 +97,14 @@ async fn record_batches_go_to_python_and_back() {
     let both = RecordBatch::try_from(result(&copied).await).expect("a table");
     assert_eq!(both.num_rows(), 6);
 
+    // A record batch is an argument as it is, and is scattered as it is.
+    let sent = submit(&client, "copy.copy", batch.clone());
+    let sent = RecordBatch::try_from(result(&sent).await).expect("a table");
+    assert_eq!(sent, batch);
+    let scattered = client.scatter([batch.clone()]).await.expect("scattered");
+    let scattered = RecordBatch::try_from(result(&scattered[0]).await).expect("a table");
+    assert_eq!(scattered, batch);
+
     // A conversion to a data frame, and back.
     let frame = Value::data_frame(core::slice::from_ref(&batch)).expect("one schema");
     let frame = submit(&client, "copy.copy", frame);

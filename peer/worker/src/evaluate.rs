@@ -386,6 +386,8 @@ impl TaskContext<'_> {
                 let place = "an argument of this task";
                 return Err(Fault::Unsupported(self.unreadable(place, &what, false)));
             }
+            // Parsing a task never produces these.
+            Argument::Unconverted(error) => return Err(GraphError::from(error).into()),
         })
     }
 }

@@ -22,7 +22,7 @@ mod write;
 use core::fmt;
 use std::sync::Arc;
 
-use daskwire_value::brief_debug;
+use daskwire_value::{IntoValue, ValueError, brief_debug};
 
 use crate::{Key, Value};
 
@@ -160,6 +160,8 @@ pub enum Argument {
     Task(Box<Task>),
     /// A Python object without a counterpart in Rust, described by a string.
     Unknown(String),
+    /// A value in Rust that could not be converted, so that a task with it cannot be written.
+    Unconverted(ValueError),
 }
 
 brief_debug!(
@@ -173,6 +175,7 @@ brief_debug!(
         Dict(entries),
         Task(task),
         Unknown(what),
+        Unconverted(error),
     }
 );
 
@@ -212,9 +215,13 @@ impl fmt::Debug for HeldKey {
     }
 }
 
-impl<T: Into<Value>> From<T> for Argument {
+impl<T: IntoValue> From<T> for Argument {
+    /// Converts a value. If that fails, the error is that of the submission.
     fn from(value: T) -> Self {
-        Self::Value(value.into())
+        match value.into_value() {
+            Ok(value) => Self::Value(value),
+            Err(error) => Self::Unconverted(ValueError::of_conversion(&*error)),
+        }
     }
 }
 
@@ -438,7 +445,7 @@ fn keys_in(mut left: Vec<Part<'_>>) -> Vec<Key> {
                     }
                 }
                 Argument::Task(task) => task.work.push_parts(&mut left),
-                Argument::Value(_) | Argument::Unknown(_) => {}
+                Argument::Value(_) | Argument::Unknown(_) | Argument::Unconverted(_) => {}
             },
             Part::Function(Function::Partial {
                 function,

@@ -323,7 +323,7 @@ fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
     assert_eq!(task.expect("a task").dependencies(), ["x".into()]);
     for levels in [20, 40, 80] {
         let (task, len, allowed, spent) = read(levels);
-        let too_large = GraphError::Value(crate::value::ValueError::TooLarge);
+        let too_large = GraphError::Value(ValueError::TooLarge);
         assert_eq!(task, Err(too_large), "{levels} levels");
         assert!(spent <= allowed && allowed <= 4 * len + (1 << 18));
     }

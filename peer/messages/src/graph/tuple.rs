@@ -339,6 +339,7 @@ impl<'g> TupleWriter<'g> {
             }
             Argument::Task(task) => self.task(task, writer),
             Argument::Unknown(what) => Err(ValueError::Unsupported { what: what.clone() }),
+            Argument::Unconverted(error) => Err(error.clone()),
         }
     }
 

@@ -507,6 +507,7 @@ impl Argument {
             }
             Self::Task(task) => task.write(writer, names),
             Self::Unknown(what) => Err(ValueError::Unsupported { what: what.clone() }),
+            Self::Unconverted(error) => Err(error.clone()),
         }
     }
 }
