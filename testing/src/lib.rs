@@ -490,7 +490,7 @@ pub fn warnings_except(log: &str, parts: &[&str]) -> Vec<String> {
     warnings
 }
 
-const SCHEMES: [&str; 4] = ["tcp://", "tls://", "ws://", "wss://"];
+const SCHEMES: [&str; 5] = ["tcp://", "tls://", "quic://", "ws://", "wss://"];
 
 /// The address in the line of `log` that contains `label`.
 pub fn address_after(log: &str, label: &str) -> Option<String> {

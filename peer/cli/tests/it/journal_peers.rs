@@ -1,4 +1,4 @@
-//! Data that clients have scattered, with and without TLS, after the scheduler was killed.
+//! Data that clients have scattered, over each transport, after the scheduler was killed.
 
 use std::fs;
 use std::path::Path;
@@ -28,8 +28,8 @@ fn kill(mut scheduler: Peer, arguments: &[&str]) -> Peer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scattered_data_and_results_outlive_a_scheduler_with_and_without_tls() {
-    for scheme in ["tcp", "tls"] {
+async fn scattered_data_and_results_outlive_a_scheduler_over_each_transport() {
+    for scheme in ["tcp", "tls", "quic", "wss"] {
         let scratch = Scratch::new(&format!("journal-{scheme}"));
         let tls = match scheme {
             "tcp" => &[][..],
@@ -49,27 +49,26 @@ async fn scattered_data_and_results_outlive_a_scheduler_with_and_without_tls() {
             .await
             .expect("it connects");
         let mut futures = client.scatter([40]).await.expect("it is stored");
-        let add = |name: &str, number: i64| {
+        let add = async |name: &str, number: i64| {
             let arguments = [Argument::from(futures[0].key()), Argument::from(number)];
             let graph: Graph = [Task::new(name, "operator.add", arguments)]
                 .into_iter()
                 .collect();
             let options = SubmitOptions::default();
-            let added = client.submit_graph(&graph, vec![Key::from(name)], &options);
-            added.expect("it is connected").remove(0)
+            let added = client.submit_graph_when_connected(&graph, vec![Key::from(name)], &options);
+            added.await.expect("it connects again").remove(0)
         };
-        let sum = add("before", 2);
+        let sum = add("before", 2).await;
         client
             .gather(core::slice::from_ref(&sum))
             .await
             .expect("it is computed");
         let second = tokio::task::block_in_place(|| kill(first, &arguments));
-        // Waits until the client is connected again.
         client
             .gather(core::slice::from_ref(&sum))
             .await
             .expect("it is kept");
-        let later = add("after", 3);
+        let later = add("after", 3).await;
         futures.extend([sum, later]);
         let results = client.gather(&futures).await;
         let results = results.unwrap_or_else(|error| panic!("{scheme}: {error}\n{}", second.log()));
