@@ -8,7 +8,7 @@
 
 use std::error::Error;
 
-use daskwire_peer::{Array, Client, Value};
+use daskwire_peer::{Array, Client};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -50,23 +50,13 @@ pub(crate) async fn fit(scheduler: &str) -> Result<Fit, Box<dyn Error>> {
         .argument(&points[1])
         .keyword("deg", 2)
         .submit()?;
-    let fitted = client
-        .call("numpy.polyval")
-        .argument(&fit)
-        .argument(&points[0])
-        .submit()?;
+    let fitted = client.submit("numpy.polyval", [&fit, &points[0]])?;
     let residual = client.submit("numpy.subtract", [&points[1], &fitted])?;
     let largest = client.submit("numpy.max", [&residual])?;
 
-    let Value::Array(coefficients) = fit.result().await? else {
-        return Err("polyfit() gives an array".into());
-    };
     let fitted = Fit {
-        coefficients: coefficients
-            .to_vec()?
-            .try_into()
-            .map_err(|_| "a parabola has three coefficients")?,
-        largest: f64::try_from(largest.result().await?)?,
+        coefficients: fit.result_as().await?,
+        largest: largest.result_as().await?,
     };
     client.close().await?;
     Ok(fitted)

@@ -14,12 +14,10 @@ use daskwire_peer::{Client, Value};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let scheduler = arguments
-        .next()
-        .ok_or("usage: word_count SCHEDULER FILE...")?;
-    let files: Vec<String> = arguments
-        .map(std::fs::read_to_string)
-        .collect::<Result<_, _>>()?;
+    let usage = "usage: word_count SCHEDULER FILE...";
+    let scheduler = arguments.next().ok_or(usage)?;
+    let files = arguments.map(std::fs::read_to_string);
+    let files = files.collect::<Result<_, _>>()?;
     for (word, count) in most_common(&scheduler, files).await? {
         println!("{count:>8}  {word}");
     }
