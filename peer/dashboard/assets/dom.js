@@ -81,13 +81,21 @@ export function newId() {
 /** A section with a heading; `extra` stands beside the heading. */
 export function panel(title, { className = '', extra = [] } = {}, ...children) {
   const id = newId();
-  return make('section', { class: `panel ${className}`, 'aria-labelledby': id },
-    make('div', { class: 'panel-head' }, make('h2', { id }, title), ...extra), ...children);
+  return make(
+    'section',
+    { class: `panel ${className}`, 'aria-labelledby': id },
+    make('div', { class: 'panel-head' }, make('h2', { id }, title), ...extra),
+    ...children,
+  );
 }
 
 /** A table that scrolls sideways where it has no room. */
 export function scrolled(label, table) {
-  return make('div', { class: 'scrolled', role: 'region', 'aria-label': `${label}, table`, tabindex: '0' }, table);
+  return make(
+    'div',
+    { class: 'scrolled', role: 'region', 'aria-label': `${label}, table`, tabindex: '0' },
+    table,
+  );
 }
 
 /** A link of the page. Its text comes from peers. */
@@ -101,17 +109,26 @@ export function link(href, text, attributes = {}) {
  */
 export function tabs(label, items) {
   const content = make('div', { role: 'tabpanel', id: newId(), tabindex: '0' });
-  const buttons = items.map((item, index) => make('button', {
-    type: 'button', role: 'tab', id: newId(), 'aria-controls': content.id,
-    onclick: () => choose(index),
-    onkeydown: (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (step) {
-        choose((index + step + items.length) % items.length).focus();
-        event.preventDefault();
-      }
-    },
-  }, item.title));
+  const buttons = items.map((item, index) =>
+    make(
+      'button',
+      {
+        type: 'button',
+        role: 'tab',
+        id: newId(),
+        'aria-controls': content.id,
+        onclick: () => choose(index),
+        onkeydown: (event) => {
+          const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (step) {
+            choose((index + step + items.length) % items.length).focus();
+            event.preventDefault();
+          }
+        },
+      },
+      item.title,
+    ),
+  );
   function choose(chosen) {
     buttons.forEach((button, index) => {
       button.setAttribute('aria-selected', String(index === chosen));
@@ -123,20 +140,31 @@ export function tabs(label, items) {
     return buttons[chosen];
   }
   choose(0);
-  return make('div', { class: 'tabs' }, make('div', { role: 'tablist', 'aria-label': label }, ...buttons), content);
+  return make(
+    'div',
+    { class: 'tabs' },
+    make('div', { role: 'tablist', 'aria-label': label }, ...buttons),
+    content,
+  );
 }
 
 /** Asks a question in a modal dialog; resolves to the form's data, or null if it is dismissed. */
 export function ask(title, { text = '', fields = [], accept = 'OK', isDangerous = false } = {}) {
   return new Promise((resolve) => {
     const id = newId();
-    const form = make('form', { method: 'dialog' },
+    const form = make(
+      'form',
+      { method: 'dialog' },
       make('h2', { id }, title),
       make('p', {}, text),
       ...fields,
-      make('div', { class: 'buttons' },
+      make(
+        'div',
+        { class: 'buttons' },
         make('button', { value: 'cancel', formnovalidate: true }, 'Back'),
-        make('button', { value: 'accept', class: isDangerous ? 'danger' : 'primary' }, accept)));
+        make('button', { value: 'accept', class: isDangerous ? 'danger' : 'primary' }, accept),
+      ),
+    );
     const dialog = make('dialog', { 'aria-labelledby': id }, form);
     dialog.addEventListener('close', () => {
       resolve(dialog.returnValue === 'accept' ? new FormData(form) : null);

@@ -15,33 +15,70 @@ export function open({ fail, remember }, parameters) {
     const answer = await get('events', { topic }, signal);
     fail(null);
     noTopics.hidden = answer.topics.length > 0;
-    keyed(topics, answer.topics, (each) => each.name, (each) => make('li', {}, make('button', {
-      type: 'button',
-      onclick: () => {
-        topic = each.name;
-        remember('events', { topic });
-        load().catch(fail);
+    keyed(
+      topics,
+      answer.topics,
+      (each) => each.name,
+      (each) =>
+        make(
+          'li',
+          {},
+          make(
+            'button',
+            {
+              type: 'button',
+              onclick: () => {
+                topic = each.name;
+                remember('events', { topic });
+                load().catch(fail);
+              },
+            },
+            make('bdi', {}, name(each.name, 80)),
+            ' ',
+            make('span', { class: 'quiet' }),
+          ),
+        ),
+      (item, each) => {
+        setText(item.firstChild.lastChild, count(each.count));
+        setAttribute(item.firstChild, 'aria-pressed', String(each.name === topic));
       },
-    }, make('bdi', {}, name(each.name, 80)), ' ', make('span', { class: 'quiet' }))), (item, each) => {
-      setText(item.firstChild.lastChild, count(each.count));
-      setAttribute(item.firstChild, 'aria-pressed', String(each.name === topic));
-    });
-    setText(title, topic ? `The newest of ${name(topic)}, last first` : answer.topics.length > 0 ? 'Choose a topic.' : '');
+    );
+    setText(
+      title,
+      topic ? `The newest of ${name(topic)}, last first` : answer.topics.length > 0 ? 'Choose a topic.' : '',
+    );
     const seen = new Map();
     const events = [...answer.events].reverse().map((each) => {
       const key = `${each.time} ${each.text}`;
       seen.set(key, (seen.get(key) ?? 0) + 1);
       return { ...each, key: `${key} ${seen.get(key)}` };
     });
-    keyed(list, events, (each) => each.key, (each) => make('li', {}, make('span', { class: 'quiet' }, dateTime(each.time)), ' ', make('bdi', {}, name(each.text, 2000))));
+    keyed(
+      list,
+      events,
+      (each) => each.key,
+      (each) =>
+        make(
+          'li',
+          {},
+          make('span', { class: 'quiet' }, dateTime(each.time)),
+          ' ',
+          make('bdi', {}, name(each.text, 2000)),
+        ),
+    );
     list.hidden = events.length === 0;
   }
 
   return {
     title: 'Events',
     live: [],
-    node: make('div', { class: 'page' }, make('div', { class: 'page-head' }, make('h1', {}, 'Events')),
-      panel('Topics', {}, noTopics, topics), panel('Events', {}, title, list)),
+    node: make(
+      'div',
+      { class: 'page' },
+      make('div', { class: 'page-head' }, make('h1', {}, 'Events')),
+      panel('Topics', {}, noTopics, topics),
+      panel('Events', {}, title, list),
+    ),
     update: {},
     stop: poll(2, load, fail),
   };

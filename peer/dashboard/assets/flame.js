@@ -35,14 +35,26 @@ export function flame(root) {
     }
     chart.replaceChildren(...rects.map(box));
     chart.style.height = `${depth * ROW}px`;
-    path.replaceChildren(...parents.map((parent, index) => make('button', {
-      type: 'button', onclick: () => show(parent, parents.slice(0, index)),
-    }, `← ${name(parent.name, 40)}`)));
+    path.replaceChildren(
+      ...parents.map((parent, index) =>
+        make(
+          'button',
+          {
+            type: 'button',
+            onclick: () => show(parent, parents.slice(0, index)),
+          },
+          `← ${name(parent.name, 40)}`,
+        ),
+      ),
+    );
     say(frame);
   }
 
   function say(frame) {
-    setText(line, `${name(frame.name)}: ${count(frame.value)} of ${count(root.value)} samples (${((100 * frame.value) / Math.max(1, root.value)).toFixed(1)} %)`);
+    setText(
+      line,
+      `${name(frame.name)}: ${count(frame.value)} of ${count(root.value)} samples (${((100 * frame.value) / Math.max(1, root.value)).toFixed(1)} %)`,
+    );
   }
 
   function box([frame, x, y, width, parents]) {
@@ -55,18 +67,24 @@ export function flame(root) {
       inner.append(svg('text', { x: 4, y: 14 }, name(frame.name, 120)));
       parts.push(inner);
     }
-    return svg('g', {
-      tabindex: '0', role: 'button', 'aria-label': `${name(frame.name)}: ${count(frame.value)} samples`,
-      onclick: choose,
-      onfocus: () => say(frame),
-      onpointerenter: () => say(frame),
-      onkeydown: (event) => {
-        if (event.key === 'Enter' || event.key === ' ') {
-          event.preventDefault();
-          choose();
-        }
+    return svg(
+      'g',
+      {
+        tabindex: '0',
+        role: 'button',
+        'aria-label': `${name(frame.name)}: ${count(frame.value)} samples`,
+        onclick: choose,
+        onfocus: () => say(frame),
+        onpointerenter: () => say(frame),
+        onkeydown: (event) => {
+          if (event.key === 'Enter' || event.key === ' ') {
+            event.preventDefault();
+            choose();
+          }
+        },
       },
-    }, ...parts);
+      ...parts,
+    );
   }
 
   show(root, []);

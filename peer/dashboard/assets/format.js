@@ -68,7 +68,8 @@ export function percent(value) {
 export function clock(time, digits = 0) {
   const date = new Date(time * 1000);
   const text = [date.getHours(), date.getMinutes(), date.getSeconds()]
-    .map((part) => String(part).padStart(2, '0')).join(':');
+    .map((part) => String(part).padStart(2, '0'))
+    .join(':');
   return digits === 0 ? text : text + (time - Math.floor(time)).toFixed(digits).slice(1);
 }
 
@@ -76,7 +77,8 @@ export function clock(time, digits = 0) {
 export function dateTime(time) {
   const date = new Date(time * 1000);
   const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()]
-    .map((part) => String(part).padStart(2, '0')).join('-');
+    .map((part) => String(part).padStart(2, '0'))
+    .join('-');
   return `${day} ${clock(time)}`;
 }
 
@@ -95,14 +97,16 @@ export function name(text, limit = 200) {
 
 /** The same for text of several lines. */
 export function lines(text) {
-  return String(text).replace(UNSEEN, (character) => (
-    character === '\n' || character === '\t' ? character : escape(character)));
+  return String(text).replace(UNSEEN, (character) =>
+    character === '\n' || character === '\t' ? character : escape(character),
+  );
 }
 
 /** A worker's name, or its address without the scheme if it has none of its own. */
 export function workerName(worker) {
   return worker.name && worker.name !== worker.address
-    ? name(worker.name, 60) : name(worker.address.replace(/^[a-z]+:\/\//, ''), 60);
+    ? name(worker.name, 60)
+    : name(worker.address.replace(/^[a-z]+:\/\//, ''), 60);
 }
 
 /** The states of tasks in the order of their life. */

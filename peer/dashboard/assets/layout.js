@@ -14,17 +14,25 @@ export function layers(dependencies) {
   const dependents = dependencies.map(() => []);
   dependencies.forEach((list, node) => list.forEach((each) => dependents[each]?.push(node)));
   const place = new Float64Array(dependencies.length);
-  const settle = (layer) => layer.forEach((node, index) => { place[node] = index - layer.length / 2; });
+  const settle = (layer) =>
+    layer.forEach((node, index) => {
+      place[node] = index - layer.length / 2;
+    });
   rows.forEach(settle);
   // Puts each node near the mean of its neighbours, which untangles most edges.
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const isForward = sweep % 2 === 0;
     const neighbours = isForward ? dependencies : dependents;
     for (const layer of isForward ? rows : [...rows].reverse()) {
-      const wish = new Map(layer.map((node) => {
-        const list = neighbours[node];
-        return [node, list.length === 0 ? place[node] : list.reduce((all, each) => all + place[each], 0) / list.length];
-      }));
+      const wish = new Map(
+        layer.map((node) => {
+          const list = neighbours[node];
+          return [
+            node,
+            list.length === 0 ? place[node] : list.reduce((all, each) => all + place[each], 0) / list.length,
+          ];
+        }),
+      );
       layer.sort((a, b) => wish.get(a) - wish.get(b));
       settle(layer);
     }

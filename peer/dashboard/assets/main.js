@@ -43,7 +43,9 @@ const href = (path, parameters) => `${path}?${new URLSearchParams(parameters)}`;
 
 /** What views use of the page. */
 const context = {
-  get records() { return records; },
+  get records() {
+    return records;
+  },
   history,
   workerHref: (address) => href('worker', { address }),
   taskHref: (key) => href('task', { key }),
@@ -58,7 +60,7 @@ const context = {
   },
   /** Asks whether to do something that changes the cluster, and does it. */
   async act(question, text, action, body) {
-    if (!await ask(question, { text, accept: question.replace('?', ''), isDangerous: true })) {
+    if (!(await ask(question, { text, accept: question.replace('?', ''), isDangerous: true }))) {
       return false;
     }
     try {
@@ -76,21 +78,24 @@ const context = {
   },
 };
 
-const live = new Live((view, data) => {
-  newest[view] = data;
-  if (view === 'cluster') {
-    recordCluster(data);
-  } else if (view === 'stream') {
-    records.add(data);
-  }
-  shown?.update[view]?.(data);
-}, (state, text) => {
-  connection.dataset.state = state;
-  setText(connection, text);
-  if (state === 'refused') {
-    askToken();
-  }
-});
+const live = new Live(
+  (view, data) => {
+    newest[view] = data;
+    if (view === 'cluster') {
+      recordCluster(data);
+    } else if (view === 'stream') {
+      records.add(data);
+    }
+    shown?.update[view]?.(data);
+  },
+  (state, text) => {
+    connection.dataset.state = state;
+    setText(connection, text);
+    if (state === 'refused') {
+      askToken();
+    }
+  },
+);
 
 function recordCluster(cluster) {
   const last = history.at(-1);
@@ -138,8 +143,13 @@ document.addEventListener('click', (event) => {
   const target = event.target.closest?.('a[href]');
   const isPlain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
   const to = target && new URL(target.href?.baseVal ?? target.href, document.baseURI);
-  if (!isPlain || !to || to.origin !== location.origin || !VIEWS[to.pathname.split('/').at(-1)]
-    || (to.hash && to.pathname === location.pathname)) {
+  if (
+    !isPlain ||
+    !to ||
+    to.origin !== location.origin ||
+    !VIEWS[to.pathname.split('/').at(-1)] ||
+    (to.hash && to.pathname === location.pathname)
+  ) {
     return;
   }
   event.preventDefault();
@@ -159,10 +169,16 @@ async function askToken() {
     return;
   }
   isAsking = true;
-  const input = make('input', { name: 'token', type: 'password', autocomplete: 'off', 'aria-label': 'Token' });
+  const input = make('input', {
+    name: 'token',
+    type: 'password',
+    autocomplete: 'off',
+    'aria-label': 'Token',
+  });
   const form = await ask('Token', {
-    text: 'With the token of --dashboard-token, this page can retire workers, cancel tasks and restart the cluster. '
-      + 'It is kept until this tab is closed. Leave it empty to forget it.',
+    text:
+      'With the token of --dashboard-token, this page can retire workers, cancel tasks and restart the cluster. ' +
+      'It is kept until this tab is closed. Leave it empty to forget it.',
     fields: [input],
     accept: 'Use token',
   });
@@ -199,6 +215,10 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => show
 const stored = localStorage.getItem('daskwire-theme');
 showTheme(stored in THEMES ? stored : '');
 showToken();
-keyed(document.querySelector('#views'), Object.entries(VIEWS).filter(([, { title }]) => title),
-  ([path]) => path, ([path, { title }]) => make('a', { href: path }, title));
+keyed(
+  document.querySelector('#views'),
+  Object.entries(VIEWS).filter(([, { title }]) => title),
+  ([path]) => path,
+  ([path, { title }]) => make('a', { href: path }, title),
+);
 show();

@@ -1,12 +1,22 @@
 // Parts that several views use: facts, logs, and what is loaded when asked for.
 
 import { make } from './dom.js';
+import { flame } from './flame.js';
 import { dateTime, lines, name } from './format.js';
+import { get } from './stream.js';
 
 /** A list of names and values, such as of a worker's numbers. */
 export function facts(pairs) {
-  return make('dl', { class: 'facts' }, ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
-    .flatMap(([label, value]) => [make('dt', {}, label), make('dd', {}, value instanceof Node ? value : make('bdi', {}, String(value)))]));
+  return make(
+    'dl',
+    { class: 'facts' },
+    ...pairs
+      .filter(([, value]) => value !== null && value !== undefined && value !== '')
+      .flatMap(([label, value]) => [
+        make('dt', {}, label),
+        make('dd', {}, value instanceof Node ? value : make('bdi', {}, String(value))),
+      ]),
+  );
 }
 
 /** Any value of JSON as short text. */
@@ -19,8 +29,23 @@ export function logLines(list, empty = 'Nothing was logged.') {
   if (list.length === 0) {
     return make('p', { class: 'quiet' }, empty);
   }
-  return make('ol', { class: 'log', tabindex: '0', 'aria-label': 'Lines of the log' }, ...list.map((line) => make('li', { class: `level-${name(line.level ?? '').toLowerCase()}` },
-    make('span', { class: 'quiet' }, [line.time ? dateTime(line.time) : '', name(line.level ?? '')].join(' ')), ' ', make('bdi', {}, lines(line.text)))));
+  return make(
+    'ol',
+    { class: 'log', tabindex: '0', 'aria-label': 'Lines of the log' },
+    ...list.map((line) =>
+      make(
+        'li',
+        { class: `level-${name(line.level ?? '').toLowerCase()}` },
+        make(
+          'span',
+          { class: 'quiet' },
+          [line.time ? dateTime(line.time) : '', name(line.level ?? '')].join(' '),
+        ),
+        ' ',
+        make('bdi', {}, lines(line.text)),
+      ),
+    ),
+  );
 }
 
 /** A button that loads what is below it, now and when it is pressed. */
@@ -41,4 +66,16 @@ export function loaded(content, load, fail) {
   }
   content.append(make('div', { class: 'buttons' }, button), place);
   refresh();
+}
+
+/** A flame graph of the samples of a worker, or of all of them, and a button that takes it again. */
+export function profile(content, address, fail) {
+  loaded(
+    content,
+    async () => {
+      const tree = await get('worker/profile', { address });
+      return tree.value > 0 ? flame(tree) : make('p', { class: 'quiet' }, 'No samples were taken.');
+    },
+    fail,
+  );
 }

@@ -179,13 +179,13 @@ export class Records {
       lane = new Lane(worker, thread);
       this.#lanesByKey.set(key, lane);
       this.lanes.push(lane);
-      this.lanes.sort((a, b) => (a.worker - b.worker) || (a.thread < b.thread ? -1 : 1));
+      this.lanes.sort((a, b) => a.worker - b.worker || (a.thread < b.thread ? -1 : 1));
     }
     lane.push(start, stop, kind, prefix);
     this.length += 1;
     this.first = Math.min(this.first, start);
     this.last = Math.max(this.last, stop);
-    const totals = this.totals[prefix] ??= { tasks: 0, failed: 0, seconds: [0, 0, 0, 0, 0, 0, 0] };
+    const totals = (this.totals[prefix] ??= { tasks: 0, failed: 0, seconds: [0, 0, 0, 0, 0, 0, 0] });
     totals.seconds[kind] += stop - start;
     if (kind === 0 || kind === FAILED) {
       totals.tasks += 1;

@@ -43,7 +43,10 @@ async function checked(response) {
 /** A document below data/. URLs are relative, so that the page also works below a proxy's path. */
 export async function get(path, parameters = {}, signal = undefined) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value));
-  const response = await fetch(`data/${path}${query.size ? `?${query}` : ''}`, { headers: headers(), signal });
+  const response = await fetch(`data/${path}${query.size ? `?${query}` : ''}`, {
+    headers: headers(),
+    signal,
+  });
   return (await checked(response)).json();
 }
 
@@ -114,7 +117,9 @@ export class Live {
     while (!signal.aborted) {
       let reason = 'the stream has ended';
       try {
-        await this.#read(signal, () => { wait = FIRST_WAIT; });
+        await this.#read(signal, () => {
+          wait = FIRST_WAIT;
+        });
       } catch (error) {
         if (signal.aborted) {
           return;
@@ -127,7 +132,9 @@ export class Live {
       }
       if (!signal.aborted) {
         this.#onState('lost', `Not connected: ${reason}. Trying again.`);
-        await new Promise((resolve) => { setTimeout(resolve, wait); });
+        await new Promise((resolve) => {
+          setTimeout(resolve, wait);
+        });
         wait = Math.min(2 * wait, LONGEST_WAIT);
       }
     }
@@ -150,7 +157,9 @@ export class Live {
     }, 1000);
     const either = AbortSignal.any([signal, silent.signal]);
     try {
-      const response = await checked(await fetch(`data/live?${query}`, { headers: headers(), signal: either }));
+      const response = await checked(
+        await fetch(`data/live?${query}`, { headers: headers(), signal: either }),
+      );
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = '';
       for (;;) {
@@ -189,7 +198,12 @@ export class Live {
       if (view === 'stream') {
         this.#cursor = message.next;
       }
-      this.#onMessage(view, message);
+      try {
+        this.#onMessage(view, message);
+      } catch (error) {
+        // A view that fails must not look like a lost connection.
+        reportError(error);
+      }
     }
   }
 }

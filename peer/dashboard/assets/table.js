@@ -14,20 +14,47 @@ const NAMES = new Intl.Collator('en', { numeric: true });
  * }`: `value` is what sorts and is the text by default, and `share`, from 0 to 1, draws a bar behind
  * the number. The first column heads the row. `actions(row)` makes what stands in a last cell once.
  */
-export function table(label, columns, { keyOf, sort = columns[0].id, isDescending = false, filter = '', actions, onFilter = () => {} }) {
+export function table(
+  label,
+  columns,
+  { keyOf, sort = columns[0].id, isDescending = false, filter = '', actions, onFilter = () => {} },
+) {
   let rows = [];
   let page = 0;
   let order = [];
   const by = { column: columns.find((column) => column.id === sort), isDescending };
   const body = make('tbody');
-  const heads = columns.map((column) => make('th', { scope: 'col', class: column.isNumber ? 'number' : null },
-    make('button', { type: 'button', class: 'sort', onclick: () => sortBy(column) }, column.title)));
-  const search = make('input', { type: 'search', 'aria-label': `Filter: ${label}`, placeholder: 'Filter', value: filter });
+  const heads = columns.map((column) =>
+    make(
+      'th',
+      { scope: 'col', class: column.isNumber ? 'number' : null },
+      make('button', { type: 'button', class: 'sort', onclick: () => sortBy(column) }, column.title),
+    ),
+  );
+  const search = make('input', {
+    type: 'search',
+    'aria-label': `Filter: ${label}`,
+    placeholder: 'Filter',
+    value: filter,
+  });
   const position = make('span', { class: 'quiet', role: 'status' });
   const back = make('button', { type: 'button', onclick: () => turn(-1) }, 'Back');
   const next = make('button', { type: 'button', onclick: () => turn(1) }, 'Next');
-  const grid = make('table', { class: 'rows' }, make('thead', {}, make('tr', {}, ...heads,
-    ...(actions ? [make('th', { scope: 'col', class: 'action' }, 'Actions')] : []))), body);
+  const grid = make(
+    'table',
+    { class: 'rows' },
+    make(
+      'thead',
+      {},
+      make(
+        'tr',
+        {},
+        ...heads,
+        ...(actions ? [make('th', { scope: 'col', class: 'action' }, 'Actions')] : []),
+      ),
+    ),
+    body,
+  );
   search.addEventListener('input', () => {
     page = 0;
     onFilter(search.value);
@@ -49,7 +76,8 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
 
   function matching() {
     const text = search.value.trim().toLowerCase();
-    return text === '' ? rows
+    return text === ''
+      ? rows
       : rows.filter((row) => columns.some((column) => column.text(row).toLowerCase().includes(text)));
   }
 
@@ -60,8 +88,13 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
       const [first, second] = [valueOf(by.column, a), valueOf(by.column, b)];
       return sign * (typeof first === 'string' ? NAMES.compare(first, second) : first - second);
     });
-    columns.forEach((column, index) => setAttribute(heads[index], 'aria-sort',
-      column === by.column ? (by.isDescending ? 'descending' : 'ascending') : null));
+    columns.forEach((column, index) =>
+      setAttribute(
+        heads[index],
+        'aria-sort',
+        column === by.column ? (by.isDescending ? 'descending' : 'ascending') : null,
+      ),
+    );
     show();
   }
 
@@ -78,10 +111,17 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
     const pages = Math.max(1, Math.ceil(order.length / PAGE));
     page = Math.min(Math.max(0, page), pages - 1);
     const part = order.slice(page * PAGE, (page + 1) * PAGE);
-    keyed(body, part, keyOf, newRow, (element, row) => columns.forEach((column, index) => (
-      showCell(element.cells[index], column, row))));
-    setText(position, order.length === 0 ? (rows.length === 0 ? 'None' : 'None of these match')
-      : `${count(page * PAGE + 1)}–${count(page * PAGE + part.length)} of ${count(order.length)}`);
+    keyed(body, part, keyOf, newRow, (element, row) =>
+      columns.forEach((column, index) => showCell(element.cells[index], column, row)),
+    );
+    setText(
+      position,
+      order.length === 0
+        ? rows.length === 0
+          ? 'None'
+          : 'None of these match'
+        : `${count(page * PAGE + 1)}–${count(page * PAGE + part.length)} of ${count(order.length)}`,
+    );
     back.disabled = page === 0;
     next.disabled = page === pages - 1;
     back.hidden = pages === 1;
@@ -89,11 +129,17 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
   }
 
   function newRow(row) {
-    return make('tr', {}, ...columns.map((column, index) => {
-      const inner = column.href ? make('a', {}, make('bdi')) : make('bdi');
-      return index === 0 ? make('th', { scope: 'row' }, inner)
-        : make('td', { class: column.isNumber ? 'number' : 'name' }, inner);
-    }), ...(actions ? [make('td', { class: 'action' }, ...actions(row))] : []));
+    return make(
+      'tr',
+      {},
+      ...columns.map((column, index) => {
+        const inner = column.href ? make('a', {}, make('bdi')) : make('bdi');
+        return index === 0
+          ? make('th', { scope: 'row' }, inner)
+          : make('td', { class: column.isNumber ? 'number' : 'name' }, inner);
+      }),
+      ...(actions ? [make('td', { class: 'action' }, ...actions(row))] : []),
+    );
   }
 
   function showCell(cell, column, row) {
@@ -119,7 +165,12 @@ export function table(label, columns, { keyOf, sort = columns[0].id, isDescendin
 
   arrange();
   return {
-    node: make('div', {}, make('div', { class: 'table-head' }, search, position, back, next), scrolled(label, grid)),
+    node: make(
+      'div',
+      {},
+      make('div', { class: 'table-head' }, search, position, back, next),
+      scrolled(label, grid),
+    ),
     /** Shows these rows. The order stays while a user points at the table or has the focus in it. */
     update(current) {
       rows = current;

@@ -11,48 +11,133 @@ const MAX_SHOWN = 8;
 
 /** Dependencies to the left, the task, dependents to the right. */
 function neighbours(task, taskHref) {
-  const sides = [task.dependencies.slice(0, MAX_SHOWN), [{ key: task.key, state: task.state }], task.dependents.slice(0, MAX_SHOWN)];
+  const sides = [
+    task.dependencies.slice(0, MAX_SHOWN),
+    [{ key: task.key, state: task.state }],
+    task.dependents.slice(0, MAX_SHOWN),
+  ];
   const step = BOX.height + BOX.down;
   const height = Math.max(1, ...sides.map((side) => side.length)) * step + BOX.down;
-  const place = (side, row) => [side * (BOX.width + BOX.across) + 2, (height - sides[side].length * step) / 2 + row * step + BOX.down / 2];
+  const place = (side, row) => [
+    side * (BOX.width + BOX.across) + 2,
+    (height - sides[side].length * step) / 2 + row * step + BOX.down / 2,
+  ];
   const middle = place(1, 0);
   const half = BOX.height / 2;
   const paths = [
-    ...sides[0].map((each, row) => [place(0, row)[0] + BOX.width, place(0, row)[1] + half, middle[0], middle[1] + half]),
-    ...sides[2].map((each, row) => [middle[0] + BOX.width, middle[1] + half, place(2, row)[0], place(2, row)[1] + half]),
+    ...sides[0].map((each, row) => [
+      place(0, row)[0] + BOX.width,
+      place(0, row)[1] + half,
+      middle[0],
+      middle[1] + half,
+    ]),
+    ...sides[2].map((each, row) => [
+      middle[0] + BOX.width,
+      middle[1] + half,
+      place(2, row)[0],
+      place(2, row)[1] + half,
+    ]),
   ];
-  const boxes = sides.flatMap((side, column) => side.map((each, row) => {
-    const text = name(each.key, 400);
-    const [x, y] = place(column, row);
-    return svg(column === 1 ? 'g' : 'a', { class: `node ${column === 1 ? 'this' : ''}`, href: column === 1 ? null : taskHref(each.key), transform: `translate(${x} ${y})` },
-      svg('title', {}, `${name(each.key)}: ${each.state}`), svg('rect', { class: 'frame', width: BOX.width, height: BOX.height, rx: 4 }),
-      svg('rect', { class: `part ${each.state}`, x: 6, y: 8, width: 10, height: 10 }),
-      svg('text', { x: 22, y: 17 }, text.length > 26 ? `${text.slice(0, 13)}…${text.slice(-12)}` : text));
-  }));
+  const boxes = sides.flatMap((side, column) =>
+    side.map((each, row) => {
+      const text = name(each.key, 400);
+      const [x, y] = place(column, row);
+      return svg(
+        column === 1 ? 'g' : 'a',
+        {
+          class: `node ${column === 1 ? 'this' : ''}`,
+          href: column === 1 ? null : taskHref(each.key),
+          transform: `translate(${x} ${y})`,
+        },
+        svg('title', {}, `${name(each.key)}: ${each.state}`),
+        svg('rect', { class: 'frame', width: BOX.width, height: BOX.height, rx: 4 }),
+        svg('rect', { class: `part ${each.state}`, x: 6, y: 8, width: 10, height: 10 }),
+        svg('text', { x: 22, y: 17 }, text.length > 26 ? `${text.slice(0, 13)}…${text.slice(-12)}` : text),
+      );
+    }),
+  );
   const width = 3 * BOX.width + 2 * BOX.across + 4;
-  const chart = svg('svg', { class: 'graph', role: 'group', 'aria-label': 'Dependencies, this task, dependents', viewBox: `0 0 ${width} ${height}` },
-    svg('g', { class: 'edges' }, ...paths.map((path) => svg('path', { d: curve(...path) }))), ...boxes);
+  const chart = svg(
+    'svg',
+    {
+      class: 'graph',
+      role: 'group',
+      'aria-label': 'Dependencies, this task, dependents',
+      viewBox: `0 0 ${width} ${height}`,
+    },
+    svg('g', { class: 'edges' }, ...paths.map((path) => svg('path', { d: curve(...path) }))),
+    ...boxes,
+  );
   chart.style.width = `${width}px`;
   chart.style.height = `${height}px`;
-  return make('div', { class: 'graph-box small', tabindex: '0', role: 'region', 'aria-label': 'Graph of the task' }, chart);
+  return make(
+    'div',
+    { class: 'graph-box small', tabindex: '0', role: 'region', 'aria-label': 'Graph of the task' },
+    chart,
+  );
 }
 
 function keyList(label, list, all, taskHref) {
-  return panel(`${label} (${count(all)})`, {}, list.length === 0 ? make('p', { class: 'quiet' }, 'None.')
-    : make('ul', { class: 'keys', tabindex: '0', 'aria-label': label }, ...list.map((each) => make('li', {}, make('span', { class: `state ${each.state}` }, each.state), ' ', link(taskHref(each.key), name(each.key))))),
-  all > list.length ? make('p', { class: 'quiet' }, `${count(all - list.length)} more are not listed.`) : null);
+  return panel(
+    `${label} (${count(all)})`,
+    {},
+    list.length === 0
+      ? make('p', { class: 'quiet' }, 'None.')
+      : make(
+          'ul',
+          { class: 'keys', tabindex: '0', 'aria-label': label },
+          ...list.map((each) =>
+            make(
+              'li',
+              {},
+              make('span', { class: `state ${each.state}` }, each.state),
+              ' ',
+              link(taskHref(each.key), name(each.key)),
+            ),
+          ),
+        ),
+    all > list.length
+      ? make('p', { class: 'quiet' }, `${count(all - list.length)} more are not listed.`)
+      : null,
+  );
 }
 
 function story(steps, workerHref) {
   if (steps.length === 0) {
     return make('p', { class: 'quiet' }, 'Nothing is recorded. Steps are forgotten after some time.');
   }
-  return scrolled('Story', make('table', { class: 'small' },
-    make('thead', {}, make('tr', {}, ...['Time', 'Where', 'From', 'To', 'Reason'].map((text) => make('th', { scope: 'col' }, text)))),
-    make('tbody', {}, ...steps.map((step) => make('tr', {}, make('td', { class: 'number' }, clock(step.time, 3)),
-      make('td', {}, step.worker ? link(workerHref(step.worker), name(step.worker, 60)) : 'scheduler'),
-      ...[step.from, step.to].map((state) => make('td', {}, state ? make('span', { class: `state ${state}` }, state) : '')),
-      make('td', { class: 'name' }, make('bdi', {}, name(step.stimulus ?? '', 120))))))));
+  return scrolled(
+    'Story',
+    make(
+      'table',
+      { class: 'small' },
+      make(
+        'thead',
+        {},
+        make(
+          'tr',
+          {},
+          ...['Time', 'Where', 'From', 'To', 'Reason'].map((text) => make('th', { scope: 'col' }, text)),
+        ),
+      ),
+      make(
+        'tbody',
+        {},
+        ...steps.map((step) =>
+          make(
+            'tr',
+            {},
+            make('td', { class: 'number' }, clock(step.time, 3)),
+            make('td', {}, step.worker ? link(workerHref(step.worker), name(step.worker, 60)) : 'scheduler'),
+            ...[step.from, step.to].map((state) =>
+              make('td', {}, state ? make('span', { class: `state ${state}` }, state) : ''),
+            ),
+            make('td', { class: 'name' }, make('bdi', {}, name(step.stimulus ?? '', 120))),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parameters) {
@@ -70,54 +155,122 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
       return;
     }
     newest = text;
-    const workers = (list) => make('span', {}, ...list.flatMap((each, index) => [index ? ', ' : '', link(workerHref(each), name(each, 60))]));
+    const workers = (list) =>
+      make(
+        'span',
+        {},
+        ...list.flatMap((each, index) => [index ? ', ' : '', link(workerHref(each), name(each, 60))]),
+      );
     const isSet = (value) => value && Object.keys(value).length > 0;
     content.replaceChildren(
-      panel('Now', {}, facts([
-        ['Prefix', link(taskSearchHref(task.prefix), name(task.prefix))],
-        ['Group', link(`graph?${new URLSearchParams({ group: task.group })}`, name(task.group))],
-        ['Runs on', task.processing_on ? workers([task.processing_on]) : null],
-        ['Result on', task.workers.length ? workers(task.workers) : null],
-        ['Type', task.type && name(task.type)], ['Bytes', task.nbytes > 0 ? bytes(task.nbytes) : null],
-        ['Wanted by', task.wanted_by.length ? task.wanted_by.map((each) => name(each, 80)).join(', ') : 'nobody'],
-        ['Priority', isSet(task.priority) ? short(task.priority) : null],
-        ['Restrictions', isSet(task.restrictions) ? short(task.restrictions) : null],
-        ['Resources', isSet(task.resources) ? short(task.resources) : null],
-        ['Annotations', isSet(task.annotations) ? short(task.annotations) : null],
-        ['Retries left', task.retries || null],
-      ])),
-      ...(task.exception || task.traceback ? [panel('Error', { className: 'error' },
-        task.cause && task.cause !== key ? make('p', {}, 'It failed because of ', link(taskHref(task.cause), name(task.cause)), '.') : null,
-        task.exception ? make('p', { class: 'exception' }, make('bdi', {}, lines(task.exception))) : null,
-        task.traceback ? make('pre', { tabindex: '0', 'aria-label': 'Traceback' }, lines(task.traceback)) : null)] : []),
+      panel(
+        'Now',
+        {},
+        facts([
+          ['Prefix', link(taskSearchHref(task.prefix), name(task.prefix))],
+          ['Group', link(`graph?${new URLSearchParams({ group: task.group })}`, name(task.group))],
+          ['Runs on', task.processing_on ? workers([task.processing_on]) : null],
+          ['Result on', task.workers.length ? workers(task.workers) : null],
+          ['Type', task.type && name(task.type)],
+          ['Bytes', task.nbytes > 0 ? bytes(task.nbytes) : null],
+          [
+            'Wanted by',
+            task.wanted_by.length ? task.wanted_by.map((each) => name(each, 80)).join(', ') : 'nobody',
+          ],
+          ['Priority', isSet(task.priority) ? short(task.priority) : null],
+          ['Restrictions', isSet(task.restrictions) ? short(task.restrictions) : null],
+          ['Resources', isSet(task.resources) ? short(task.resources) : null],
+          ['Annotations', isSet(task.annotations) ? short(task.annotations) : null],
+          ['Retries left', task.retries || null],
+        ]),
+      ),
+      ...(task.exception || task.traceback
+        ? [
+            panel(
+              'Error',
+              { className: 'error' },
+              task.cause && task.cause !== key
+                ? make('p', {}, 'It failed because of ', link(taskHref(task.cause), name(task.cause)), '.')
+                : null,
+              task.exception
+                ? make('p', { class: 'exception' }, make('bdi', {}, lines(task.exception)))
+                : null,
+              task.traceback
+                ? make('pre', { tabindex: '0', 'aria-label': 'Traceback' }, lines(task.traceback))
+                : null,
+            ),
+          ]
+        : []),
       panel('What it needs, and who needs it', {}, neighbours(task, taskHref)),
-      make('div', { class: 'columns' }, keyList('Dependencies', task.dependencies, task.dependencies_total, taskHref),
-        keyList('Dependents', task.dependents, task.dependents_total, taskHref)),
-      panel('What happened', {}, tabs('Story', [
-        { title: 'At the scheduler', open: (place) => place.append(story(task.story, workerHref)) },
-        {
-          title: 'With its workers',
-          open: (place) => loaded(place, async () => story((await get('task/story', { key })).story, workerHref), fail),
-        }])),
-      ...(task.code ? [panel('Code', {}, make('pre', { tabindex: '0', 'aria-label': 'Code' }, lines(task.code)))] : []));
+      make(
+        'div',
+        { class: 'columns' },
+        keyList('Dependencies', task.dependencies, task.dependencies_total, taskHref),
+        keyList('Dependents', task.dependents, task.dependents_total, taskHref),
+      ),
+      panel(
+        'What happened',
+        {},
+        tabs('Story', [
+          { title: 'At the scheduler', open: (place) => place.append(story(task.story, workerHref)) },
+          {
+            title: 'With its workers',
+            open: (place) =>
+              loaded(place, async () => story((await get('task/story', { key })).story, workerHref), fail),
+          },
+        ]),
+      ),
+      ...(task.code
+        ? [panel('Code', {}, make('pre', { tabindex: '0', 'aria-label': 'Code' }, lines(task.code)))]
+        : []),
+    );
   }
 
-  const stop = poll(2, async (signal) => {
-    show(await get('task', { key }, signal));
-    fail(null);
-  }, (error) => {
-    setText(state, error.status === 404 ? 'forgotten' : state.textContent);
-    fail(error.status === 404 ? new Error('The scheduler does not know this task, or has forgotten it.') : error);
-  });
+  const stop = poll(
+    2,
+    async (signal) => {
+      show(await get('task', { key }, signal));
+      fail(null);
+    },
+    (error) => {
+      setText(state, error.status === 404 ? 'forgotten' : state.textContent);
+      fail(
+        error.status === 404
+          ? new Error('The scheduler does not know this task, or has forgotten it.')
+          : error,
+      );
+    },
+  );
   return {
     title: 'Task',
     live: [],
-    node: make('div', { class: 'page' },
-      make('div', { class: 'page-head' }, make('h1', {}, make('bdi', {}, name(key, 1000))), state, make('a', { href: 'tasks' }, 'All tasks'),
-        make('button', {
-          type: 'button', class: 'danger action',
-          onclick: () => act('Cancel this task?', 'Clients that wait for it get an error; so do tasks that depend on it.', 'cancel', { keys: [key] }),
-        }, 'Cancel')), content),
+    node: make(
+      'div',
+      { class: 'page' },
+      make(
+        'div',
+        { class: 'page-head' },
+        make('h1', {}, make('bdi', {}, name(key, 1000))),
+        state,
+        make('a', { href: 'tasks' }, 'All tasks'),
+        make(
+          'button',
+          {
+            type: 'button',
+            class: 'danger action',
+            onclick: () =>
+              act(
+                'Cancel this task?',
+                'Clients that wait for it get an error; so do tasks that depend on it.',
+                'cancel',
+                { keys: [key] },
+              ),
+          },
+          'Cancel',
+        ),
+      ),
+      content,
+    ),
     update: {},
     stop,
   };

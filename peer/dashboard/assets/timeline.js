@@ -1,35 +1,18 @@
 // The task stream: what each thread of each worker did over time, on a canvas.
 
-import { COMPUTE, DESERIALIZE, DISK_READ, DISK_WRITE, FAILED, KINDS, TRANSFER, prefixColour, prefixCss } from './colours.js';
+import { COMPUTE, KINDS, prefixColour, prefixCss } from './colours.js';
 import { make, setText } from './dom.js';
 import { clock, count, duration, name } from './format.js';
+import { Strip, pack } from './strip.js';
 
 const AXIS = 22;
 const MIN_LANE = 5;
 const MAX_LANE = 26;
 const SHORTEST = 1e-4;
-const STEPS = [1e-5, 1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600,
-  900, 1800, 3600, 7200, 14400, 43200, 86400];
-const RED = [196, 36, 36];
-const GREY = [128, 134, 142];
-
-// Which part of a lane's height a kind takes, so that the kinds differ without their colours.
-const BANDS = {
-  [COMPUTE]: [0, 1], [FAILED]: [0, 1], [TRANSFER]: [0.6, 1], [DISK_WRITE]: [0, 0.4], [DISK_READ]: [0, 0.4],
-  [DESERIALIZE]: [0.4, 0.6],
-};
-
-// Whether the pattern of a kind leaves a pixel dark.
-function isDark(kind, x, y, scale) {
-  const [column, row] = [Math.floor(x / scale), Math.floor(y / scale)];
-  switch (kind) {
-    case TRANSFER: return (column + row) % 4 === 0;
-    case DISK_WRITE: return column % 3 === 0;
-    case DISK_READ: return (column % 3 === 0) && (row % 2 === 0);
-    case FAILED: return (column + row) % 5 < 2;
-    default: return false;
-  }
-}
+const STEPS = [
+  1e-5, 1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
+  1800, 3600, 7200, 14400, 43200, 86400,
+];
 
 /** A canvas that shows the records, and follows new ones until the user moves it. */
 export class Timeline {
@@ -47,19 +30,31 @@ export class Timeline {
   constructor(records) {
     this.#records = records;
     this.canvas = make('canvas', {
-      tabindex: '0', role: 'img',
-      'aria-label': 'Task stream: what each thread of each worker did over time. The table below it has its totals. Keys: left and right move, plus and minus zoom, up and down scroll, End follows what is new.',
+      tabindex: '0',
+      role: 'img',
+      'aria-label':
+        'Task stream: what each thread of each worker did over time. The table below it has its totals. Keys: left and right move, plus and minus zoom, up and down scroll, End follows what is new.',
     });
     this.spacer = make('div', { class: 'stream-spacer' });
     this.scroller = make('div', { class: 'stream' }, this.canvas, this.spacer);
     this.tip = make('p', { class: 'stream-tip', 'aria-hidden': 'true' });
     this.state = make('span', { class: 'quiet' });
-    const button = (label, title, action) => make('button', { type: 'button', title, 'aria-label': title, onclick: action }, label);
-    this.follow = make('button', { type: 'button', 'aria-pressed': 'true', onclick: () => this.#followNew() }, 'Follow');
-    this.controls = make('div', { class: 'buttons' }, this.state,
+    const button = (label, title, action) =>
+      make('button', { type: 'button', title, 'aria-label': title, onclick: action }, label);
+    this.follow = make(
+      'button',
+      { type: 'button', 'aria-pressed': 'true', onclick: () => this.#followNew() },
+      'Follow',
+    );
+    this.controls = make(
+      'div',
+      { class: 'buttons' },
+      this.state,
       button('−', 'Show a longer time', () => this.#zoom(2)),
       button('+', 'Show a shorter time', () => this.#zoom(0.5)),
-      button('All', 'Show all that was recorded', () => this.#showAll()), this.follow);
+      button('All', 'Show all that was recorded', () => this.#showAll()),
+      this.follow,
+    );
     this.node = make('div', { class: 'stream-box' }, this.scroller, this.tip);
     this.#listen();
   }
@@ -88,17 +83,21 @@ export class Timeline {
     this.resizes.observe(this.scroller);
     this.scroller.addEventListener('scroll', () => this.draw());
     const { canvas } = this;
-    canvas.addEventListener('wheel', (event) => {
-      // The wheel scrolls lanes and page, as everywhere; with Control, or sideways, it acts on time.
-      if (event.ctrlKey || event.metaKey) {
-        this.#zoom(Math.exp(event.deltaY / 300), event.offsetX);
-      } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-        this.#move(((event.deltaX || event.deltaY) / this.#width()) * this.#span);
-      } else {
-        return;
-      }
-      event.preventDefault();
-    }, { passive: false });
+    canvas.addEventListener(
+      'wheel',
+      (event) => {
+        // The wheel scrolls lanes and page, as everywhere; with Control, or sideways, it acts on time.
+        if (event.ctrlKey || event.metaKey) {
+          this.#zoom(Math.exp(event.deltaY / 300), event.offsetX);
+        } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+          this.#move(((event.deltaX || event.deltaY) / this.#width()) * this.#span);
+        } else {
+          return;
+        }
+        event.preventDefault();
+      },
+      { passive: false },
+    );
     canvas.addEventListener('pointerdown', (event) => {
       canvas.setPointerCapture(event.pointerId);
       this.#pointers.set(event.pointerId, event);
@@ -117,10 +116,15 @@ export class Timeline {
 
   #key(event) {
     const keys = {
-      ArrowLeft: () => this.#move(-this.#span / 5), ArrowRight: () => this.#move(this.#span / 5),
-      ArrowUp: () => this.scroller.scrollBy(0, -60), ArrowDown: () => this.scroller.scrollBy(0, 60),
-      '+': () => this.#zoom(0.5), '=': () => this.#zoom(0.5), '-': () => this.#zoom(2),
-      Home: () => this.#showAll(), End: () => this.#followNew(),
+      ArrowLeft: () => this.#move(-this.#span / 5),
+      ArrowRight: () => this.#move(this.#span / 5),
+      ArrowUp: () => this.scroller.scrollBy(0, -60),
+      ArrowDown: () => this.scroller.scrollBy(0, 60),
+      '+': () => this.#zoom(0.5),
+      '=': () => this.#zoom(0.5),
+      '-': () => this.#zoom(2),
+      Home: () => this.#showAll(),
+      End: () => this.#followNew(),
     };
     if (keys[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {
       keys[event.key]();
@@ -208,7 +212,10 @@ export class Timeline {
       canvas.style.height = `${height}px`;
     }
     const { lanes } = this.#records;
-    this.#laneHeight = Math.min(MAX_LANE, Math.max(MIN_LANE, Math.floor((height - AXIS) / Math.max(1, lanes.length))));
+    this.#laneHeight = Math.min(
+      MAX_LANE,
+      Math.max(MIN_LANE, Math.floor((height - AXIS) / Math.max(1, lanes.length))),
+    );
     this.spacer.style.height = `${Math.max(0, lanes.length * this.#laneHeight + AXIS - height)}px`;
     const style = getComputedStyle(canvas);
     const ground = style.backgroundColor.match(/[\d.]+/g).map(Number);
@@ -223,8 +230,12 @@ export class Timeline {
     this.#paintAxis(context, style, width, height);
     context.restore();
     this.follow.setAttribute('aria-pressed', String(this.#right === null));
-    setText(this.state, lanes.length === 0 ? 'no task has ended yet'
-      : `${duration(this.#span)} of ${count(this.#records.length)} records`);
+    setText(
+      this.state,
+      lanes.length === 0
+        ? 'no task has ended yet'
+        : `${duration(this.#span)} of ${count(this.#records.length)} records`,
+    );
     canvas.dataset.milliseconds = (performance.now() - began).toFixed(1);
     canvas.dataset.records = this.#records.length;
     this.#explain();
@@ -264,7 +275,13 @@ export class Timeline {
       const [start, stop] = [level.start[index], level.stop[index]];
       const density = stop > start ? Math.min(1, level.busy[index] / (stop - start)) : 1;
       const isFaint = this.highlighted !== null && prefix !== only;
-      strip.add((start - from) / perPixel, (stop - from) / perPixel, isFaint ? density * 0.12 : density, kind, prefix);
+      strip.add(
+        (start - from) / perPixel,
+        (stop - from) / perPixel,
+        isFaint ? density * 0.12 : density,
+        kind,
+        prefix,
+      );
     });
   }
 
@@ -283,7 +300,11 @@ export class Timeline {
       const isFirst = index === 0 || lanes[index - 1].worker !== lanes[index].worker;
       if (gutter > 0 && isFirst && y - lastY >= 13 && y >= 6) {
         const address = workers[lanes[index].worker];
-        context.fillText(shortened(context, this.#workers.get(address) ?? name(address, 40), gutter - 8), 4, y);
+        context.fillText(
+          shortened(context, this.#workers.get(address) ?? name(address, 40), gutter - 8),
+          4,
+          y,
+        );
         lastY = y;
       }
     }
@@ -343,7 +364,8 @@ export class Timeline {
   // Says what is under the pointer.
   #explain() {
     const { lanes, prefixes, workers } = this.#records;
-    const lane = this.#cursor && lanes[Math.floor((this.#cursor.y + this.scroller.scrollTop) / this.#laneHeight)];
+    const lane =
+      this.#cursor && lanes[Math.floor((this.#cursor.y + this.scroller.scrollTop) / this.#laneHeight)];
     if (!lane || this.#cursor.x < this.#gutter() || this.#cursor.y > this.scroller.clientHeight - AXIS) {
       setText(this.tip, 'Drag to move, Ctrl and wheel or double click to zoom.');
       return;
@@ -354,88 +376,21 @@ export class Timeline {
     lane.visit(time - pixel, time + pixel, 50, (level, index) => {
       const what = `${name(prefixes[level.prefix[index]], 80)}: ${KINDS[level.kind[index]]}`;
       const length = duration(level.stop[index] - level.start[index]);
-      found.push(level === lane.levels[0] ? `${what}, ${length}, from ${clock(level.start[index], 3)}`
-        : `${what} and others within ${length}`);
+      found.push(
+        level === lane.levels[0]
+          ? `${what}, ${length}, from ${clock(level.start[index], 3)}`
+          : `${what} and others within ${length}`,
+      );
     });
     const address = workers[lane.worker];
-    setText(this.tip, [`${this.#workers.get(address) ?? name(address, 60)}, thread ${lane.thread}`,
-      ...(found.length > 0 ? found.slice(0, 2) : [`idle at ${clock(time, 3)}`])].join(' · '));
+    setText(
+      this.tip,
+      [
+        `${this.#workers.get(address) ?? name(address, 60)}, thread ${lane.thread}`,
+        ...(found.length > 0 ? found.slice(0, 2) : [`idle at ${clock(time, 3)}`]),
+      ].join(' · '),
+    );
   }
-}
-
-// One lane's columns of pixels: how much of each is busy, by band, and with what.
-class Strip {
-  constructor(width, colours) {
-    this.width = width;
-    this.colours = colours;
-    this.layers = [COMPUTE, TRANSFER, DISK_WRITE, DESERIALIZE].map((band) => ({
-      band: BANDS[band], busy: new Float32Array(width), most: new Float32Array(width),
-      kind: new Uint8Array(width), prefix: new Uint16Array(width),
-    }));
-  }
-
-  clear() {
-    for (const { busy, most } of this.layers) {
-      busy.fill(0);
-      most.fill(0);
-    }
-  }
-
-  #layer(kind) {
-    switch (kind) {
-      case TRANSFER: return this.layers[1];
-      case DISK_WRITE: case DISK_READ: return this.layers[2];
-      case DESERIALIZE: return this.layers[3];
-      default: return this.layers[0];
-    }
-  }
-
-  add(from, to, density, kind, prefix) {
-    const { busy, most, kind: kinds, prefix: prefixes } = this.#layer(kind);
-    const end = Math.min(this.width, Math.ceil(to));
-    for (let x = Math.max(0, Math.floor(from)); x < end; x += 1) {
-      const part = Math.max(0.02, Math.min(x + 1, to) - Math.max(x, from)) * density;
-      busy[x] += part;
-      const weight = kind === FAILED ? part + 1 : part;
-      if (weight > most[x]) {
-        most[x] = weight;
-        kinds[x] = kind;
-        prefixes[x] = prefix;
-      }
-    }
-  }
-
-  // Copies the lane to rows `top` to `bottom`, but not below `limit`.
-  copy(pixels, stride, left, top, bottom, limit, ground, scale) {
-    const height = bottom - top;
-    for (const layer of this.layers) {
-      const first = Math.max(0, top + Math.floor(layer.band[0] * height));
-      const last = Math.min(limit, top + Math.max(1, Math.ceil(layer.band[1] * height)));
-      if (last <= first) {
-        continue;
-      }
-      for (let x = 0; x < this.width; x += 1) {
-        if (layer.busy[x] > 0) {
-          this.#column(layer, x, pixels, stride, left, first, last, ground, scale);
-        }
-      }
-    }
-  }
-
-  #column(layer, x, pixels, stride, left, first, last, ground, scale) {
-    const kind = layer.kind[x];
-    const own = kind === FAILED ? RED : kind > FAILED ? GREY : this.colours[layer.prefix[x]];
-    const share = kind === FAILED ? 1 : Math.min(1, 0.1 + 0.9 * layer.busy[x]);
-    const colour = pack(own.map((value, index) => value * share + ground[index] * (1 - share)));
-    const dark = pack(own.map((value) => value * 0.3));
-    for (let y = first, at = first * stride + left + x; y < last; y += 1, at += stride) {
-      pixels[at] = isDark(kind, x, y, scale) ? dark : colour;
-    }
-  }
-}
-
-function pack([red, green, blue]) {
-  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
 function shortened(context, text, room) {
@@ -450,6 +405,10 @@ function shortened(context, text, room) {
 export function legendButton(prefix, onchoose) {
   const swatch = make('i', { class: 'swatch' });
   swatch.style.background = prefixCss(prefix);
-  return make('button', { type: 'button', class: 'chip', 'aria-pressed': 'false', onclick: () => onchoose(prefix) },
-    swatch, make('bdi', {}, name(prefix, 60)));
+  return make(
+    'button',
+    { type: 'button', class: 'chip', 'aria-pressed': 'false', onclick: () => onchoose(prefix) },
+    swatch,
+    make('bdi', {}, name(prefix, 60)),
+  );
 }

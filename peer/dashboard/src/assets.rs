@@ -48,6 +48,7 @@ pub(crate) const ASSETS: &[Asset] = assets! {
     "records.js": JS,
     "status.js": JS,
     "stream.js": JS,
+    "strip.js": JS,
     "stuck.js": JS,
     "system.js": JS,
     "table.js": JS,
