@@ -1,5 +1,5 @@
-// Colours of prefixes: made from the name alone, so that they are the same after a reload and for
-// all who look.
+// Colours of prefixes. Each has a colour that its name alone chooses, so that it is the same for all
+// who look; if another prefix has that one, it takes a free one, which this browser remembers.
 
 /** What the kinds of rectangles in the task stream are called. */
 export const KINDS = ['compute', 'transfer', 'disk write', 'disk read', 'deserialize', 'failed', 'other'];
@@ -36,27 +36,54 @@ function rgb(lightness, chroma, hue) {
   ];
 }
 
-const known = new Map();
+const HUES = 12;
+const COLOURS = [
+  [0.7, 0.13],
+  [0.58, 0.1],
+  [0.83, 0.08],
+].flatMap(([lightness, chroma]) =>
+  // Hues between 0 and 50 degrees are red, which is the colour of errors.
+  Array.from({ length: HUES }, (_, hue) => rgb(lightness, chroma, 55 + hue * 25)),
+);
+
+const STORED = 'daskwire-colours';
+
+const chosen = new Map();
+const remembered = readRemembered();
+
+function readRemembered() {
+  try {
+    return new Map(Object.entries(JSON.parse(localStorage.getItem(STORED)) ?? {}));
+  } catch {
+    return new Map();
+  }
+}
+
+function choose(prefix) {
+  const taken = new Set(chosen.values());
+  let place = (remembered.get(prefix) ?? hash(prefix)) % COLOURS.length || 0;
+  while (taken.has(place) && taken.size < COLOURS.length) {
+    place = (place + 7) % COLOURS.length;
+  }
+  // With more prefixes than colours, there is no use in remembering.
+  if (taken.size < COLOURS.length) {
+    chosen.set(prefix, place);
+    localStorage.setItem(STORED, JSON.stringify(Object.fromEntries(chosen)));
+  }
+  return place;
+}
 
 /** The red, green and blue of a prefix. */
 export function prefixColour(prefix) {
-  let colour = known.get(prefix);
-  if (!colour) {
-    const value = hash(prefix);
-    // Hues between 0 and 50 degrees are red, which is the colour of errors.
-    const hue = 55 + (value % 305);
-    const lightness = [0.62, 0.7, 0.78, 0.84][(value >>> 12) % 4];
-    const chroma = [0.12, 0.07][(value >>> 20) % 2];
-    colour = rgb(lightness, chroma, hue);
-    if (known.size > 10000) {
-      known.clear();
-    }
-    known.set(prefix, colour);
-  }
-  return colour;
+  return COLOURS[chosen.get(prefix) ?? choose(prefix)];
 }
 
 /** The same as text for CSS. */
 export function prefixCss(prefix) {
   return `rgb(${prefixColour(prefix).join(' ')})`;
+}
+
+/** A colour for any other name, as text for CSS. */
+export function nameCss(name) {
+  return `rgb(${COLOURS[hash(name) % COLOURS.length].join(' ')})`;
 }

@@ -2,7 +2,7 @@
 
 import { make, setText, svg } from './dom.js';
 import { count, name } from './format.js';
-import { prefixCss } from './colours.js';
+import { nameCss } from './colours.js';
 
 const ROW = 20;
 const MIN_WIDTH = 0.15;
@@ -60,7 +60,7 @@ export function flame(root) {
   function box([frame, x, y, width, parents]) {
     const choose = () => show(frame, parents);
     const rect = svg('rect', { x: `${x}%`, y: y * ROW, width: `${width}%`, height: ROW - 1, rx: 2 });
-    rect.style.fill = prefixCss(frame.name);
+    rect.style.fill = nameCss(frame.name);
     const parts = [svg('title', {}, `${name(frame.name)}: ${count(frame.value)}`), rect];
     if (width > 4) {
       const inner = svg('svg', { x: `${x}%`, y: y * ROW, width: `${width}%`, height: ROW });

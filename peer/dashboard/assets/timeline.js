@@ -20,7 +20,8 @@ export class Timeline {
   highlighted = null;
   #records;
   #workers = new Map();
-  #span = 30;
+  // Seconds that the user has chosen to see.
+  #chosen = null;
   #right = null;
   #frame = 0;
   #laneHeight = MIN_LANE;
@@ -159,6 +160,12 @@ export class Timeline {
     return this.canvas.clientWidth < 600 ? 0 : 120;
   }
 
+  // Until the user chooses, all that there is, or the last half minute.
+  get #span() {
+    const { first, last } = this.#records;
+    return this.#chosen ?? Math.min(30, Math.max(1, (last - first) * 1.04 || 0));
+  }
+
   // The end of what is shown. Following, it is the last record with a little room.
   #end() {
     return this.#right ?? this.#records.last + this.#span * 0.02;
@@ -178,20 +185,20 @@ export class Timeline {
     if (this.#right !== null || share < 0.98) {
       this.#right = at + (1 - share) * span;
     }
-    this.#span = span;
+    this.#chosen = span;
     this.draw();
   }
 
   #followNew() {
     this.#right = null;
-    this.#span = 30;
+    this.#chosen = null;
     this.draw();
   }
 
   #showAll() {
     const { first, last } = this.#records;
     if (last > first) {
-      this.#span = Math.max(SHORTEST, (last - first) * 1.04);
+      this.#chosen = Math.max(SHORTEST, (last - first) * 1.04);
       this.#right = last + this.#span * 0.02;
       this.draw();
     }
@@ -298,12 +305,12 @@ export class Timeline {
         break;
       }
       const isFirst = index === 0 || lanes[index - 1].worker !== lanes[index].worker;
-      if (gutter > 0 && isFirst && y - lastY >= 13 && y >= 6) {
+      if (gutter > 0 && isFirst && y - lastY >= 13 && y >= 0) {
         const address = workers[lanes[index].worker];
         context.fillText(
           shortened(context, this.#workers.get(address) ?? name(address, 40), gutter - 8),
           4,
-          y,
+          Math.max(y, 7),
         );
         lastY = y;
       }
