@@ -1,0 +1,104 @@
+//! Each view shows what the cluster does, without errors of scripts and for all people.
+
+use std::fs;
+use std::path::Path;
+
+use crate::webdriver::{Browser, axe};
+use crate::{browser, cluster, rust_worker};
+
+/// Tasks of several prefixes, with transfers and an error, whose futures stay.
+const PROGRAM: &str = "
+def load(n):
+    time.sleep(0.02 + n % 5 / 100)
+    return np.ones(100_000 + 1000 * n)
+
+def clean(x):
+    time.sleep(0.03)
+    return x * 2
+
+def merge(a, b):
+    time.sleep(0.04)
+    return float((a[:100_000] + b[:100_000]).sum())
+
+def fail(x):
+    raise ValueError('no column \"price\"')
+
+names = sorted(info['name'] for info in client.scheduler_info()['workers'].values())
+loaded = [client.submit(load, n, key=f'load-{n}', workers=[names[n % 3]]) for n in range(60)]
+cleaned = [client.submit(clean, x, key=f'clean-{n}') for n, x in enumerate(loaded)]
+merged = [client.submit(merge, *cleaned[n:n + 2], key=f'merge-{n}') for n in range(0, 60, 2)]
+total = client.submit(sum, merged, key='total')
+wait(total)
+failed = client.submit(fail, total, key='fail-1')
+wait(failed)
+after = client.submit(sum, [failed], key='after-1')
+waiting = client.submit(sum, [1], key='train-1', resources={'GPU': 1})
+client.log_event('notes', {'step': 'trained'})
+total.result() > 0
+";
+
+/// Saves a picture of the page for the guide, if that was asked for.
+fn save(browser: &Browser, name: &str) {
+    let picture = browser.picture();
+    assert!(picture.starts_with(b"\x89PNG"), "{name}");
+    if std::env::var_os("DASKWIRE_SCREENSHOTS").is_some() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/dashboard");
+        fs::create_dir_all(&folder).expect("the folder of the guide");
+        fs::write(folder.join(format!("{name}.png")), picture).expect("it is written");
+    }
+}
+
+/// Checks a page that has been filled: in light, in dark and on a phone.
+fn check(browser: &Browser, axe: &str, name: &str) {
+    save(browser, name);
+    // A detail that is closed is not checked.
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })");
+    browser.check_accessibility(axe, name);
+    browser.prefer_dark(true);
+    browser.check_accessibility(axe, &format!("{name}, dark"));
+    if name == "status" {
+        save(browser, "status-dark");
+    }
+    browser.prefer_dark(false);
+    browser.resize(360, 780);
+    browser.check_accessibility(axe, &format!("{name}, on a phone"));
+    let width = browser.run("return document.documentElement.scrollWidth");
+    assert_eq!(width, 360, "{name} is wider than a phone");
+    if name == "status" {
+        save(browser, "status-phone");
+    }
+    browser.resize(1100, 900);
+    browser.check_log_except(&[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_view_shows_a_cluster_at_work() {
+    let axe = axe();
+    let mut cluster = cluster(&[]);
+    let scheduler = &cluster.scheduler;
+    let workers = [
+        rust_worker(scheduler, "alice", &["--nthreads", "2"]),
+        rust_worker(scheduler, "bob", &["--nthreads", "2"]),
+        daskwire_testing::worker(scheduler.address(), "carol"),
+    ];
+    let browser = browser(scheduler, 1100);
+    browser.open("/");
+    browser.wait_for_text("#connection", "Live");
+    assert_eq!(cluster.python(PROGRAM), "True");
+
+    browser.wait_for_text(".progress", "60 / 60");
+    // The server does not send the bandwidths yet.
+    browser.log();
+
+    browser.click("nav a[href=workers]");
+    browser.wait_for_text("table.rows", "carol");
+    assert_eq!(
+        browser.run("return document.querySelectorAll('tbody tr').length"),
+        3
+    );
+    check(&browser, &axe, "workers");
+    browser.type_into("input[type=search]", "bo");
+    browser.wait("return document.querySelectorAll('tbody tr').length === 1");
+
+    drop(workers);
+}
