@@ -51,8 +51,15 @@ impl Shared {
                     runtime::sleep(STEP).await;
                 }
             };
-            // Those that have not returned by then count as lost.
+            // Those that have not returned by then count as lost. What a worker holds that has begun to
+            // say so would be forgotten, so that it has the same time again.
             let _ = runtime::timeout(options.wait, returned).await;
+            let rest = async {
+                while self.inspect(State::has_returning_workers) {
+                    runtime::sleep(STEP).await;
+                }
+            };
+            let _ = runtime::timeout(options.wait, rest).await;
         }
         self.handle(SchedulerInput::Resumed);
         self.is_resumed.send_replace(true);

@@ -2,6 +2,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use daskwire_messages::protocol::{
+    ReplyStatus, Returned, ReturnedResult, TaskState, UpdateData, WorkerStatus,
+};
+
 use super::*;
 use crate::journal::{self, Journal, JournalStatus};
 
@@ -178,6 +182,65 @@ async fn a_scheduler_continues_from_its_journal() {
         assert_eq!(client.gather("z").await, Value::from(6));
         second.close().await;
     }
+}
+
+/// Data that a client has stored is lost without the worker that holds it.
+#[tokio::test]
+async fn a_worker_that_has_begun_to_return_is_waited_for() {
+    let scratch = Scratch::new("slow-return");
+    // The worker takes longer to say what it holds than others are waited for.
+    let options = scratch.options().with_wait(Duration::from_millis(500));
+    let first = start(options.clone(), "inproc://slow-return-first").await;
+    let (stream, address) = register(&first, "slow-return-worker").await;
+    let mut client = Client::new(first.address(), "me").await;
+    let stored = UpdateData {
+        who_has: Some(vec![(Key::from("x"), vec![address])]),
+        nbytes: Some(vec![(Key::from("x"), 1)]),
+        client: Some("me".to_owned()),
+        ..UpdateData::default()
+    };
+    client.call::<()>(stored).await.expect("it is done");
+    first.suspend().await;
+    drop(stream);
+
+    let second = start(options, "inproc://slow-return-second").await;
+    let (mut stream, _) = register(&second, "slow-return-worker").await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(second.inspect(State::is_held));
+    let result = ReturnedResult {
+        key: Key::from("x"),
+        nbytes: 1,
+        class: None,
+    };
+    let returned = FromWorker::from(Returned {
+        results: vec![result],
+        is_last: true,
+        ..Returned::default()
+    });
+    stream.sender.send(&vec![returned]).await.expect("it reads");
+    until(|| !second.inspect(State::is_held)).await;
+    let status = second.inspect(|state| state.status(&Key::from("x")));
+    assert_eq!(status, Some(TaskState::Memory));
+    second.close().await;
+}
+
+/// Registers a worker that can return, of which the test sends the messages. Returns its stream and
+/// its address.
+async fn register(scheduler: &Scheduler, name: &str) -> (Channel, String) {
+    let mut stream = connect(scheduler.address()).await;
+    let kinds = ["native", "python", "returning"];
+    let address = format!("inproc://{name}");
+    let register = Request::from(RegisterWorker {
+        extra_information: Value::dict([("daskwire", Value::list(kinds))]),
+        address: address.clone(),
+        server_id: Some(name.to_owned()),
+        status: WorkerStatus::Running,
+        nthreads: 1,
+        ..RegisterWorker::default()
+    });
+    let reply: RegisterWorkerReply = stream.call(&register).await.expect("it replies");
+    assert_eq!(reply.status, ReplyStatus::Ok);
+    (stream, address)
 }
 
 #[test]

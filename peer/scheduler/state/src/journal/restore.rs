@@ -363,6 +363,12 @@ impl State {
         workers.any(|worker| worker.is_none_or(|worker| worker.returning.is_some()))
     }
 
+    /// Whether a worker has returned and not said yet all that it has.
+    pub fn has_returning_workers(&self) -> bool {
+        let mut workers = self.workers.values();
+        workers.any(|worker| worker.returning.is_some())
+    }
+
     /// The names of plugins that were registered, until a restored state is resumed. They have to be
     /// registered again: a journal does not have them.
     pub fn lost_plugins(&self) -> &[String] {

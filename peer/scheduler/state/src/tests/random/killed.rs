@@ -114,11 +114,7 @@ impl Simulation {
             self.proceed();
         }
         // As a server does, unless its time for that is over.
-        let is_returning = |state: &State| {
-            let mut workers = state.workers.values();
-            workers.any(|worker| worker.returning.is_some())
-        };
-        while is_returning(&self.state) {
+        while self.state.has_returning_workers() {
             self.proceed();
         }
         assert!(self.state.is_held());
