@@ -13,8 +13,7 @@ use crate::record::{Content, RecordError};
 /// [selected](Self::select) in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
-    /// The clients, with the number of their last record of graphs.
-    clients: HashMap<u64, u64>,
+    clients: HashMap<u64, LiveClient>,
     workers: HashSet<u64>,
     tasks: HashMap<u64, LiveTask>,
     /// The client and the task.
@@ -31,6 +30,13 @@ pub struct Live {
     objects_counts: [u64; 2],
     /// The same for records of graphs.
     graphs_counts: [u64; 2],
+}
+
+#[derive(Clone, Debug, Default)]
+struct LiveClient {
+    /// The number of its last record of graphs; 0 without one.
+    graphs: u64,
+    is_selected: bool,
 }
 
 /// What a live task refers to.
@@ -88,11 +94,11 @@ impl Live {
             ..
         } = record;
         match kind {
-            Kind::Client => drop(self.clients.insert(number, 0)),
+            Kind::Client => drop(self.clients.insert(number, LiveClient::default())),
             Kind::Graphs => {
                 self.graphs_counts[0] += 1;
-                if let Some(last) = self.clients.get_mut(&number) {
-                    *last = self.graphs_counts[0];
+                if let Some(client) = self.clients.get_mut(&number) {
+                    client.graphs = self.graphs_counts[0];
                 }
             }
             Kind::ClientLeft => drop(self.clients.remove(&number)),
@@ -197,10 +203,16 @@ impl Live {
         let number = record.number;
         let mut content = record.content;
         Ok(match record.kind {
-            Kind::Client => self.clients.contains_key(&number),
+            // A holder has the same number when it is there again. The first record precedes all that
+            // refers to it.
+            Kind::Client => {
+                let client = self.clients.get_mut(&number);
+                client.is_some_and(|client| !core::mem::replace(&mut client.is_selected, true))
+            }
             Kind::Graphs => {
                 self.graphs_counts[1] += 1;
-                self.clients.get(&number) == Some(&self.graphs_counts[1])
+                let client = self.clients.get(&number);
+                client.is_some_and(|client| client.graphs == self.graphs_counts[1])
             }
             Kind::Worker => self.workers.contains(&number),
             Kind::Task | Kind::Actor => self.tasks.contains_key(&number),

@@ -251,6 +251,41 @@ fn workers_are_awaited_until_the_state_is_resumed() {
     assert!(!cluster.state.awaits_workers());
 }
 
+/// The holder of tasks that nothing waits for has the same number whenever it is there.
+#[test]
+fn a_holder_that_was_forgotten_and_is_there_again_is_kept_once() {
+    let mut cluster = Cluster::new();
+    cluster.state.keep_journal();
+    let client = cluster.client("me");
+    let worker = cluster.worker("tcp://a:1", 1);
+    let fire = |cluster: &mut Cluster, key: &str| {
+        cluster.submit(client, [add(key, &[])], &[key]);
+        let desired = ClientDesiresKeys {
+            keys: [key].into_iter().collect(),
+            client: Some("fire-and-forget".to_owned()),
+            ..ClientDesiresKeys::default()
+        };
+        cluster.send(client, desired);
+        cluster.release(client, &[key]);
+    };
+    for (second, key) in ["a", "b", "c"].into_iter().enumerate() {
+        fire(&mut cluster, key);
+        cluster.finish(worker, key);
+        let now = Duration::from_secs(second as u64 + 1);
+        cluster.state.handle(now, SchedulerInput::Tick);
+        assert_eq!(cluster.state.clients.len(), 1, "the holder is forgotten");
+    }
+    fire(&mut cluster, "d");
+    let mut records = Vec::new();
+    cluster.state.take_journal(&mut records);
+    restart(&mut cluster, &records);
+    assert_eq!(cluster.state.clients.len(), 2);
+    assert_eq!(cluster.state.task_count(), 1);
+    cluster.handle(SchedulerInput::Resumed);
+    cluster.worker("tcp://a:1", 1);
+    assert_eq!(cluster.status("d"), Some(TaskState::Processing));
+}
+
 #[test]
 fn metadata_that_is_replaced_or_forgotten_is_not_kept() {
     let mut cluster = Cluster::new();
