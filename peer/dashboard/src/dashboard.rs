@@ -3,18 +3,21 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use daskwire_messages::Value;
+use daskwire_messages::protocol;
 use daskwire_scheduler::Scheduler;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
+use tokio::runtime::Handle;
 
 use crate::assets::{ASSETS, Asset, INDEX};
 use crate::http::{self, Body, Request, Response, Server, Site};
-use crate::live::{Live, Snapshot, View, Views};
+use crate::live::{Live, View, Views};
 use crate::pages::Pages;
-use crate::views::{self, Viewed};
+use crate::views::{self, Failed, Streaming, Viewed};
 
 /// The paths at which the page is, each of which shows one of its views.
 const PAGES: [&str; 9] = [
@@ -32,12 +35,26 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub struct DashboardOptions {
     /// The start of the names of metrics. Default: `dask`.
     pub namespace: String,
+    /// The settings that are shown. Default: none.
+    pub settings: Vec<Setting>,
+}
+
+/// A setting of the scheduler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its value as text.
+    pub value: String,
+    /// Where it comes from, such as `default`.
+    pub source: String,
 }
 
 impl Default for DashboardOptions {
     fn default() -> Self {
         Self {
             namespace: "dask".to_owned(),
+            settings: Vec::new(),
         }
     }
 }
@@ -45,24 +62,46 @@ impl Default for DashboardOptions {
 impl DashboardOptions {
     daskwire_comm::with_fields! {
         with_namespace(namespace: String);
+        with_settings(settings: Vec<Setting>);
     }
 }
 
 /// The time without an event, which the scheduler has twice a second, after which `/health` fails.
 const MAX_STALL: Duration = Duration::from_secs(5);
 
+/// Timeout for what the scheduler asks others for. Less than the one for a request.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+
+fn ended() -> Failed {
+    Failed {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        text: "the scheduler has ended".to_owned(),
+    }
+}
+
 /// The dashboard of a scheduler.
 #[derive(Debug)]
 pub struct Dashboard {
     scheduler: Weak<Scheduler>,
+    /// Runs what the scheduler does beside its state machine.
+    executor: Handle,
+    settings: Arc<[Setting]>,
     pages: Arc<Pages>,
     live: Arc<Live>,
 }
 
 impl Dashboard {
-    /// Returns the dashboard of a scheduler, which it does not keep from ending.
+    /// Returns the dashboard of a scheduler, which it does not keep from ending. Must be called in a task
+    /// of an executor of tokio, which does what the scheduler is asked for.
+    ///
+    /// # Panics
+    ///
+    /// Outside of such a task.
     pub fn new(scheduler: &Arc<Scheduler>, options: DashboardOptions) -> Self {
-        let DashboardOptions { namespace } = options;
+        let DashboardOptions {
+            namespace,
+            settings,
+        } = options;
         let scheduler = Arc::downgrade(scheduler);
         let (healthy, measured) = (Weak::clone(&scheduler), Weak::clone(&scheduler));
         let health = move || match healthy.upgrade().map(|scheduler| scheduler.stalled_for()) {
@@ -79,6 +118,8 @@ impl Dashboard {
         };
         Self {
             scheduler,
+            executor: Handle::current(),
+            settings: settings.into(),
             pages: Arc::new(Pages::new(health, metrics)),
             live: Arc::default(),
         }
@@ -95,25 +136,97 @@ impl Dashboard {
 
     /// Answers a request for data.
     async fn data(&self, request: &Request) -> Response {
-        if request.path() == "/data/live" {
-            return self.view(request);
-        }
-        let Some(view) = views::find(request) else {
-            return http::error(StatusCode::NOT_FOUND, "there is no such view");
+        let answer = match request.path() {
+            "/data/live" => return self.view(request),
+            "/data/task/story" => self.story(request).await,
+            _ => match views::question(request) {
+                Ok(Some((question, document))) => {
+                    let reply = self.ask(question).await;
+                    reply.map(|reply| document(&reply).to_string().into_bytes())
+                }
+                Ok(None) => match views::find(request, &self.settings) {
+                    Ok(answer) => self.look(answer).await,
+                    Err(failed) => Err(failed),
+                },
+                Err(failed) => Err(failed),
+            },
         };
+        answer.map_or_else(Response::from, http::document)
+    }
+
+    /// Reads from the state, on a thread that may wait.
+    async fn look<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Viewed<'_>) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Failed> {
         let scheduler = Weak::clone(&self.scheduler);
         let looking = tokio::task::spawn_blocking(move || {
-            let scheduler = scheduler.upgrade()?;
-            Some(view(&Viewed::new(&scheduler)))
+            let scheduler = scheduler.upgrade().ok_or_else(ended)?;
+            read(&Viewed::new(&scheduler))
         });
-        match looking.await {
-            Ok(Some(response)) => response,
-            Ok(None) => http::error(StatusCode::SERVICE_UNAVAILABLE, "the scheduler has ended"),
-            Err(_) => http::error(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "this view cannot be determined; the log of the scheduler has a message",
-            ),
+        looking.await.unwrap_or_else(|_| {
+            Err(Failed {
+                status: StatusCode::INTERNAL_SERVER_ERROR,
+                text: "this cannot be determined; the log of the scheduler has a message"
+                    .to_owned(),
+            })
+        })
+    }
+
+    /// Has the scheduler do something, on its own threads.
+    async fn run<T, F>(
+        &self,
+        act: impl FnOnce(Arc<Scheduler>) -> F + Send + 'static,
+    ) -> Result<T, Failed>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send,
+    {
+        let scheduler = self.scheduler.upgrade().ok_or_else(ended)?;
+        let acting = self.executor.spawn(async move { act(scheduler).await });
+        match tokio::time::timeout(ANSWER_TIMEOUT, acting).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(_)) => Err(ended()),
+            Err(_) => Err(Failed {
+                status: StatusCode::GATEWAY_TIMEOUT,
+                text: format!(
+                    "there is no answer after {} s; it may still be done",
+                    ANSWER_TIMEOUT.as_secs()
+                ),
+            }),
         }
+    }
+
+    /// Has the scheduler answer a request as it does for clients.
+    async fn ask(&self, question: protocol::Request) -> Result<Value, Failed> {
+        let answering = self.run(|scheduler| async move { scheduler.answer(question).await });
+        answering.await?.map_err(|text| Failed {
+            status: StatusCode::BAD_GATEWAY,
+            text,
+        })
+    }
+
+    /// Answers with the story of a task on the workers that have or run it.
+    async fn story(&self, request: &Request) -> Result<Vec<u8>, Failed> {
+        let key = request.parameter("key");
+        let key = key.ok_or_else(|| Failed::invalid("this needs the parameter key="))?;
+        let find = move |viewed: &Viewed<'_>| views::story_places(viewed, &key);
+        let (key, workers) = self.look(find).await?;
+        let mut stories = Vec::new();
+        for address in workers {
+            let question = views::worker::story_request(&address, &key);
+            let steps = match self.ask(question).await {
+                Ok(reply) => serde_json::json!({
+                    "worker": address,
+                    "steps": views::worker::story(&reply),
+                }),
+                Err(failed) => serde_json::json!({"worker": address, "error": failed.text}),
+            };
+            stories.push(steps);
+        }
+        Ok(serde_json::json!({"worker_stories": stories})
+            .to_string()
+            .into_bytes())
     }
 
     /// Answers with live views.
@@ -168,12 +281,12 @@ fn asset(asset: &Asset, request: &Request) -> Response {
 impl Site for Dashboard {
     fn begin(self: &Arc<Self>) {
         let scheduler = Weak::clone(&self.scheduler);
+        let streaming = Mutex::new(Streaming::default());
         let take = move |views: Views| {
             let scheduler = scheduler.upgrade()?;
+            let mut streaming = streaming.lock().unwrap_or_else(PoisonError::into_inner);
             let viewed = Viewed::new(&scheduler);
-            let mut snapshot = Snapshot::default();
-            views::take(&viewed, views, &mut snapshot);
-            Some(snapshot)
+            Some(views::take(&viewed, views, &mut streaming))
         };
         tokio::spawn(Arc::clone(&self.live).run(take));
     }
@@ -211,7 +324,7 @@ impl Dashboard {
         if PAGES.contains(&path) {
             return asset(&INDEX, request);
         }
-        if path.starts_with("/data/") {
+        if path.starts_with("/data/") || path.starts_with("/json/") {
             return self.data(request).await;
         }
         let name = path.strip_prefix("/assets/");

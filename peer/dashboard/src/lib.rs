@@ -17,7 +17,7 @@ mod pages;
 mod views;
 
 pub use address::HttpAddress;
-pub use dashboard::{Dashboard, DashboardOptions};
+pub use dashboard::{Dashboard, DashboardOptions, Setting};
 pub use http::Server;
 pub use metrics::Metrics;
 pub use pages::Pages;

@@ -118,6 +118,14 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// Adds the parts of the stream.
+    pub(crate) fn add_stream(&mut self, parts: VecDeque<Part>) {
+        self.views.0[View::Stream as usize] = true;
+        self.stream = parts;
+    }
+}
+
 /// An event for viewers. A document in JSON has no line ends.
 pub(crate) fn event(view: View, document: &[u8]) -> Bytes {
     let head = ["event: ", view.name(), "\ndata: "].concat();

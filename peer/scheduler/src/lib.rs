@@ -32,6 +32,8 @@ use std::sync::Arc;
 use daskwire_comm::runtime::TaskSet;
 use daskwire_comm::{Address, CommError, Listener, Transports};
 
+use daskwire_messages::protocol::Request;
+use daskwire_messages::{Key, Value};
 use daskwire_rpc::batched::MAX_QUEUED_LEN;
 use daskwire_rpc::channel::{Observer, max_comms};
 use daskwire_scheduler_state::State;
@@ -289,6 +291,30 @@ impl Scheduler {
     /// Calls `look` with the state. The scheduler is blocked until it returns.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         self.shared.inspect(look)
+    }
+
+    /// Answers a request as if a client had sent it, from this process, so that no permissions are
+    /// needed. Must be called in a task of the executor. Cancel safe, though what is asked for may go on.
+    ///
+    /// Replies that are no values, such as those of who has which results, are [`Value::None`]: what is
+    /// in the state is read by [`inspect`](Self::inspect).
+    ///
+    /// # Errors
+    ///
+    /// The text of the exception that a client would have raised.
+    pub async fn answer(&self, request: impl Into<Request>) -> Result<Value, String> {
+        Box::pin(self.shared.answer(request.into())).await
+    }
+
+    /// Cancels tasks for all clients that want them, as `Client.cancel(..., force=True)`. Returns how
+    /// many of the keys are known.
+    pub async fn cancel(&self, keys: Vec<Key>) -> usize {
+        self.shared.cancel(keys).await
+    }
+
+    /// Starts or ends the recording of [spans](State::spans).
+    pub fn record_spans(&self, is_recording: bool) {
+        self.shared.record_spans(is_recording);
     }
 
     /// The time for which the state machine has handled no event. It handles one at least twice a

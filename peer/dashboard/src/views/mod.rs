@@ -1,16 +1,31 @@
 //! What the dashboard shows of a scheduler, as documents in JSON.
 
+mod graph;
+mod keys;
 pub(crate) mod metrics;
 mod status;
+mod stream;
+mod stuck;
+mod system;
+mod tasks;
+mod values;
+pub(crate) mod worker;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use daskwire_messages::protocol;
+use daskwire_messages::{Key, Value};
 
 use daskwire_scheduler::Scheduler;
 use daskwire_scheduler::state::{GroupOverview, Prefixes, State, WorkerOverview};
+use hyper::StatusCode;
 use serde::Serialize;
+use serde_json::Value as Json;
 
+use crate::dashboard::Setting;
 use crate::http::{self, Request, Response};
 use crate::live::{Snapshot, View, Views};
 
@@ -19,6 +34,11 @@ const SLICE: usize = 256;
 
 /// Maximum number of characters of a peer's text in a list.
 const MAX_TEXT: usize = 1_000;
+
+/// Maximum number of characters of a peer's text on a page of its own.
+const MAX_LONG_TEXT: usize = 100_000;
+
+pub(crate) use stream::Streaming;
 
 /// A scheduler that is looked at, and what is read once for several views.
 pub(crate) struct Viewed<'s> {
@@ -93,39 +113,162 @@ impl Viewed<'_> {
     }
 }
 
-/// What answers a request for data.
-pub(crate) type Answer = Box<dyn FnOnce(&Viewed<'_>) -> Response + Send>;
-
-/// Returns what answers a request for data; `None` if there is no such data.
-pub(crate) fn find(request: &Request) -> Option<Answer> {
-    let name = request.path().strip_prefix("/data/")?;
-    if let Some(view) = View::ALL.into_iter().find(|view| view.name() == name) {
-        return match view {
-            View::Stream => None,
-            view => Some(Box::new(move |viewed| {
-                http::document(document(viewed, view))
-            })),
-        };
-    }
-    None
+/// Why a request for data fails.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
 }
 
-/// Takes snapshots of live views.
-pub(crate) fn take(viewed: &Viewed<'_>, views: Views, to: &mut Snapshot) {
-    for view in View::ALL {
-        if views.contains(view) && view != View::Stream {
-            to.add(view, &document(viewed, view));
+impl Failed {
+    pub(crate) fn missing(text: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            text: text.to_owned(),
+        }
+    }
+
+    pub(crate) fn invalid(text: &str) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            text: text.to_owned(),
         }
     }
 }
 
+impl From<Failed> for Response {
+    fn from(failed: Failed) -> Self {
+        http::error(failed.status, &failed.text)
+    }
+}
+
+/// What makes the document that answers a request.
+pub(crate) type Answer = Box<dyn FnOnce(&Viewed<'_>) -> Result<Vec<u8>, Failed> + Send>;
+
+fn json(make: impl FnOnce(&Viewed<'_>) -> Result<Json, Failed> + Send + 'static) -> Answer {
+    Box::new(move |viewed| make(viewed).map(|document| to_vec(&document)))
+}
+
+/// Returns what answers a request for data that is in the state.
+///
+/// # Errors
+///
+/// If there is no such data, or a parameter is missing or malformed.
+pub(crate) fn find(request: &Request, settings: &Arc<[Setting]>) -> Result<Answer, Failed> {
+    let path = request.path();
+    if let Some(name) = path.strip_prefix("/data/")
+        && let Some(view) = View::ALL.into_iter().find(|view| view.name() == name)
+        && view != View::Stream
+    {
+        return Ok(Box::new(move |viewed| {
+            Ok(document(viewed, view, &mut Streaming::default()))
+        }));
+    }
+    let needed = |name: &str| {
+        let value = request.parameter(name);
+        value.ok_or_else(|| Failed::invalid(&format!("this needs the parameter {name}=")))
+    };
+    Ok(match path {
+        "/data/worker" => {
+            let address = needed("address")?;
+            json(move |viewed| worker::worker(viewed, &address))
+        }
+        "/data/tasks" => {
+            let query = request.parameter("query").unwrap_or_default();
+            let state = request.parameter("state").filter(|state| !state.is_empty());
+            let from = request.parameter("from");
+            let from = from.map_or(Ok(0), |from| from.parse::<u32>());
+            let from = from.map_err(|_| {
+                Failed::invalid("from= takes a number, the `next` of an answer before")
+            })?;
+            json(move |viewed| tasks::search(viewed, &query, state.as_deref(), from))
+        }
+        "/data/task" => {
+            let key = needed("key")?;
+            json(move |viewed| tasks::task(viewed, &key))
+        }
+        "/data/graph/tasks" => {
+            let group = request.parameter("group").filter(|group| !group.is_empty());
+            Box::new(move |viewed| {
+                graph::tasks(viewed, group.as_deref()).map(|tasks| to_vec(&tasks))
+            })
+        }
+        "/data/stuck" => Box::new(|viewed| Ok(to_vec(&stuck::stuck(viewed)))),
+        "/data/events" => {
+            let topic = request.parameter("topic").filter(|topic| !topic.is_empty());
+            json(move |viewed| Ok(system::events(viewed, topic.as_deref())))
+        }
+        "/data/versions" => json(|viewed| Ok(system::versions(viewed))),
+        "/data/configuration" => {
+            let settings = Arc::clone(settings);
+            json(move |_| Ok(system::configuration(&settings)))
+        }
+        "/json/counts.json" => json(|viewed| Ok(system::counts(viewed))),
+        _ => return Err(Failed::missing("there is no such view")),
+    })
+}
+
+/// A request that the scheduler answers as it does for clients, and what makes a document of its reply.
+pub(crate) type Question = (protocol::Request, fn(&Value) -> Json);
+
+/// Returns what the scheduler is asked to answer a request for data; `None` if it is not asked.
+///
+/// # Errors
+///
+/// If a parameter is missing.
+pub(crate) fn question(request: &Request) -> Result<Option<Question>, Failed> {
+    let worker = || {
+        let address = request.parameter("address");
+        address.ok_or_else(|| Failed::invalid("this needs the parameter address="))
+    };
+    Ok(Some(match request.path() {
+        "/data/worker/logs" => (worker::logs_request(&worker()?), worker::logs),
+        "/data/worker/call-stack" => (worker::call_stack_request(&worker()?), worker::call_stacks),
+        "/data/worker/profile" => {
+            let address = request
+                .parameter("address")
+                .filter(|address| !address.is_empty());
+            (worker::profile_request(address.as_deref()), worker::profile)
+        }
+        "/data/logs" => (protocol::GetLogs::default().into(), worker::logs),
+        "/json/identity.json" => (protocol::Identity::default().into(), values::to_json),
+        _ => return Ok(None),
+    }))
+}
+
+/// The workers that may know more of a task, and its key.
+pub(crate) fn story_places(viewed: &Viewed<'_>, text: &str) -> Result<(Key, Vec<String>), Failed> {
+    /// Of more, nobody would read it all.
+    const MAX_WORKERS: usize = 8;
+    let task = tasks::find(viewed, text)?;
+    let mut workers: Vec<String> = task.processing_on.into_iter().chain(task.holders).collect();
+    workers.truncate(MAX_WORKERS);
+    Ok((task.overview.key, workers))
+}
+
+/// Takes snapshots of live views.
+pub(crate) fn take(viewed: &Viewed<'_>, views: Views, streaming: &mut Streaming) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    streaming.record(viewed, views.contains(View::Stream));
+    for view in View::ALL {
+        match view {
+            view if !views.contains(view) => {}
+            View::Stream => snapshot.add_stream(streaming.parts(viewed)),
+            view => snapshot.add(view, &document(viewed, view, streaming)),
+        }
+    }
+    snapshot
+}
+
 /// The document of a live view other than the stream.
-fn document(viewed: &Viewed<'_>, view: View) -> Vec<u8> {
+fn document(viewed: &Viewed<'_>, view: View, streaming: &mut Streaming) -> Vec<u8> {
     match view {
         View::Cluster => to_vec(&status::cluster(viewed)),
         View::Prefixes => to_vec(&status::prefixes(viewed)),
         View::Workers => to_vec(&status::workers(viewed)),
-        View::Bandwidth | View::Graph | View::Stream => to_vec(&serde_json::json!({})),
+        View::Bandwidth => to_vec(&streaming.bandwidth(viewed)),
+        View::Graph => to_vec(&graph::groups(viewed)),
+        View::Stream => Vec::new(),
     }
 }
 
@@ -136,8 +279,25 @@ fn to_vec(document: &impl Serialize) -> Vec<u8> {
 
 /// A peer's text, cut for a list.
 fn cut(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MAX_TEXT) {
+    cut_to(text, MAX_TEXT)
+}
+
+/// A peer's text, cut for a page of its own.
+fn long(text: &str) -> String {
+    cut_to(text, MAX_LONG_TEXT).into_owned()
+}
+
+fn cut_to(text: &str, count: usize) -> Cow<'_, str> {
+    if text.len() <= count {
+        return Cow::Borrowed(text);
+    }
+    match text.char_indices().nth(count) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned([&text[..end], "\u{2026}"].concat()),
     }
+}
+
+/// A key in a list, and in the parameters of requests.
+fn key_text(key: &Key) -> String {
+    cut(&keys::shown(key)).into_owned()
 }

@@ -31,6 +31,7 @@ use super::{Notice, Options, ServeError, StartError};
 use daskwire::frame::ReadHint;
 
 mod broadcast;
+mod console;
 mod data;
 #[cfg(target_os = "linux")]
 mod functions;

@@ -202,6 +202,21 @@ impl KeyGroups {
         }
     }
 
+    /// The group with a name.
+    pub(super) fn id(&self, name: &str) -> Option<KeyGroupId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The name of a group.
+    pub(super) fn name(&self, id: KeyGroupId) -> &Arc<str> {
+        &self.groups[id].name
+    }
+
+    /// The name of a group's prefix.
+    pub(super) fn prefix_name(&self, id: KeyGroupId) -> &Arc<str> {
+        &self.prefixes[self.groups[id].prefix].name
+    }
+
     /// The run time that tasks of a group are expected to have; `None` until one with the same prefix
     /// has ended.
     pub(super) fn duration(&self, id: KeyGroupId) -> Option<Duration> {

@@ -159,6 +159,7 @@ use steps::step;
 use submission::Resources;
 use table::{KeyIndex, Table};
 use task_stream::TaskStream;
+use timeline::Timeline;
 use topics::Topics;
 use versions::AllPackages;
 
@@ -174,7 +175,10 @@ pub use key_groups::{GroupOverview, PrefixOverview, Prefixes, StateCounts};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
-pub use overview::WorkerOverview;
+pub use overview::{Rate, WorkerOverview};
+pub use overview_tasks::{
+    RunningTask, TaskDetails, TaskFailure, TaskNode, TaskOverview, UnmetDemands,
+};
 pub use query::{Place, Selection};
 pub use rebalance::{Move, Rebalancing};
 pub use record::RecordError;
@@ -188,6 +192,7 @@ pub use slices::WorkId;
 pub use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
 pub use task_stream::RecordRange;
+pub use timeline::{Span, SpanKind};
 pub use unknown::UnknownOps;
 
 mod actors;
@@ -219,6 +224,7 @@ mod notice;
 mod operations;
 mod order;
 mod overview;
+mod overview_tasks;
 mod pool;
 mod query;
 mod rebalance;
@@ -243,6 +249,7 @@ mod table;
 mod task_stream;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod topics;
 mod transitions;
 mod unknown;
@@ -392,8 +399,8 @@ impl Default for Policy {
 
 /// The state machine of a scheduler, without connections.
 ///
-/// [`handle`](Self::handle) and [`proceed`](Self::proceed) change the state; all others are
-/// queries. The [crate](self) has an example.
+/// [`handle`](Self::handle) and [`proceed`](Self::proceed) change what it decides; all others are
+/// queries, or about what is recorded. The [crate](self) has an example.
 #[derive(Debug)]
 pub struct State {
     policy: Policy,
@@ -432,6 +439,7 @@ pub struct State {
     topics: Topics,
     metadata: Metadata,
     task_stream: TaskStream,
+    timeline: Timeline,
     workers: Members<WorkerId, Worker>,
     /// The number of threads of all workers.
     thread_count: u64,
@@ -619,6 +627,7 @@ impl State {
             topics: Topics::new(),
             metadata: Metadata::default(),
             task_stream: TaskStream::default(),
+            timeline: Timeline::default(),
             workers: Members::default(),
             thread_count: 0,
             by_address: HashMap::new(),

@@ -180,6 +180,8 @@ pub(super) struct Task {
     pub(super) stage: TaskStage,
     /// The state that is recorded for the last stage other than [`TaskStage::Ready`].
     pub(super) last_recorded_stage: StateName,
+    /// The time of the last change of that state, in seconds since 1970.
+    pub(super) changed: u32,
     /// The group of tasks whose keys have the same name.
     pub(super) key_group: KeyGroupId,
     pub(super) dependencies: Vec<TaskId>,

@@ -7,6 +7,7 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::WorkerStatus;
 
 use super::model::Worker;
+use super::versions::Packages;
 use super::{MemoryMeasure, State, WorkerId};
 
 /// A worker, as an overview has it.
@@ -53,15 +54,19 @@ pub struct WorkerOverview {
     pub last_seen: Duration,
 }
 
+/// A number that a worker reports.
+fn number(value: Option<&Value>) -> f64 {
+    match value {
+        #[expect(clippy::cast_precision_loss, reason = "rates are floating-point")]
+        Some(Value::Int(number)) => *number as f64,
+        Some(Value::Float(number)) if number.is_finite() => *number,
+        _ => 0.0,
+    }
+}
+
 impl WorkerOverview {
     fn of(id: WorkerId, worker: &Worker) -> Self {
         let metrics = &worker.info.metrics;
-        let number = |value: Option<&Value>| match value {
-            #[expect(clippy::cast_precision_loss, reason = "rates are floating-point")]
-            Some(Value::Int(number)) => *number as f64,
-            Some(Value::Float(number)) if number.is_finite() => *number,
-            _ => 0.0,
-        };
         let network = metrics.get("host_net_io");
         let network = |name| number(network.and_then(|network| network.get(name)));
         Self {
@@ -88,7 +93,68 @@ impl WorkerOverview {
     }
 }
 
+/// The bandwidth that a worker has measured.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rate {
+    /// The address of the worker that sends.
+    pub from: String,
+    /// The address of the worker that receives.
+    pub to: String,
+    /// Bytes per second.
+    pub rate: f64,
+}
+
 impl State {
+    /// The bandwidths that at most `count` workers after the one with an id have measured since their
+    /// last but one heartbeat, with at most 64 others each. Returns also the id of the last worker;
+    /// `None` if there are no more.
+    pub fn overview_bandwidths(
+        &self,
+        after: Option<WorkerId>,
+        count: usize,
+    ) -> (Vec<Rate>, Option<WorkerId>) {
+        const MAX_PEERS: usize = 64;
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut rates, mut last) = (Vec::new(), None);
+        for (id, worker) in self.workers.range_after(after).take(count) {
+            last = Some(*id);
+            let bandwidth = worker.info.metrics.get("bandwidth");
+            let Some(Value::Dict(peers)) = bandwidth.and_then(|it| it.get("workers")) else {
+                continue;
+            };
+            rates.extend(peers.iter().take(MAX_PEERS).filter_map(|(peer, rate)| {
+                // Dask's workers report the rate, or the sum and the number of rates.
+                let rate = match rate {
+                    Value::List(parts) | Value::Tuple(parts) => {
+                        let (sum, count) = (number(parts.first()), number(parts.get(1)));
+                        if count > 0.0 { sum / count } else { 0.0 }
+                    }
+                    rate => number(Some(rate)),
+                };
+                (rate > 0.0).then(|| Rate {
+                    from: peer.as_str().unwrap_or_default().to_owned(),
+                    to: worker.address.clone(),
+                    rate,
+                })
+            }));
+        }
+        (rates, last)
+    }
+
+    /// The names and the packages of at most `count` workers, and as many clients, with their versions.
+    /// Those in Rust have none.
+    pub fn overview_versions(&self, count: usize) -> Vec<(bool, String, Vec<(String, String)>)> {
+        let pairs = |packages: &Packages| packages.pairs();
+        let workers = self.workers.values().take(count);
+        let workers = workers.map(|worker| (true, worker.address.clone(), pairs(&worker.packages)));
+        let clients = self.clients.values();
+        let clients = clients.filter(|client| client.stream.is_some()).take(count);
+        let clients =
+            clients.map(|client| (false, client.name.to_string(), pairs(&client.packages)));
+        workers.chain(clients).collect()
+    }
+
     /// At most `count` workers that have joined after the one with an id, in the order in which they
     /// joined.
     pub fn overview_workers(&self, after: Option<WorkerId>, count: usize) -> Vec<WorkerOverview> {

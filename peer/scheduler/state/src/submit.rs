@@ -16,6 +16,7 @@ use super::model::{Priority, RunSpec, StateName, Task, TaskId, TaskStage, task_l
 use super::send::erred;
 use super::slices::Job;
 use super::submission::{Dependency, Failure, Refusal, Submission, Submitted};
+use super::transitions::seconds;
 use super::{ClientId, State};
 
 /// A submission, of which a part is done.
@@ -490,6 +491,7 @@ impl State {
             priority,
             stage: TaskStage::Released,
             last_recorded_stage: StateName::Released,
+            changed: seconds(self.now),
             key_group: self.key_groups.add(&key),
             dependencies: Vec::new(),
             dependents: BTreeSet::new(),

@@ -153,6 +153,8 @@ impl State {
         };
         let stimulus = &message.stimulus_id;
         self.record_end(worker, &message.key, stimulus, &message.startstops, fields);
+        let steps = &message.startstops;
+        self.record_steps(worker, &message.key, steps, message.thread, false);
     }
 
     /// Records the failure of a task.
@@ -172,6 +174,7 @@ impl State {
         };
         let steps = message.startstops.as_deref().unwrap_or_default();
         self.record_end(worker, &message.key, &message.stimulus_id, steps, fields);
+        self.record_steps(worker, &message.key, steps, message.thread, true);
     }
 
     fn record_end(

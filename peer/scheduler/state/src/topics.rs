@@ -273,6 +273,16 @@ impl State {
         events.map(|published| published.event.clone()).collect()
     }
 
+    /// The names of topics with events, with their number, at most 1,000.
+    pub fn topic_counts(&self) -> Vec<(String, usize)> {
+        let topics = self.topics.topics.iter();
+        let topics = topics.filter(|(_, topic)| !topic.events.is_empty());
+        let topics = topics.take(1000);
+        topics
+            .map(|(name, topic)| (name.to_string(), topic.events.len()))
+            .collect()
+    }
+
     /// The name of the first topic with events after a bound.
     pub(super) fn topic_after(&self, after: Bound<&String>) -> Option<&str> {
         let after = (after.map(String::as_str), Bound::Unbounded);

@@ -1,5 +1,6 @@
 //! Transitions of tasks.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire_messages::Key;
@@ -10,6 +11,11 @@ use super::model::{TaskId, TaskStage};
 use super::send::erred;
 use super::submission::Failure;
 use super::{Action, FIRE_AND_FORGET, State, Todo, WorkerId};
+
+/// Whole seconds, which fit until 2106.
+pub(super) fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
 
 impl State {
     /// Changes the stage of a task, and adds the transition to its story.
@@ -29,6 +35,7 @@ impl State {
         task.stage = stage;
         let from = core::mem::replace(&mut task.last_recorded_stage, to);
         if from != to {
+            task.changed = seconds(self.now);
             self.last_transition = self.now;
             let key = task.key.clone();
             self.key_groups

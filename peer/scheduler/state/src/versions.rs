@@ -78,6 +78,16 @@ impl Packages {
     }
 }
 
+impl Packages {
+    /// The packages with their versions.
+    pub(super) fn pairs(&self) -> Vec<(String, String)> {
+        let pairs = self.0.iter();
+        pairs
+            .map(|(name, version)| (name.clone(), version.clone()))
+            .collect()
+    }
+}
+
 impl State {
     /// The version of a package that workers with Python have, or without such workers that of the
     /// clients; `None` if versions differ, or none of them has the package.
