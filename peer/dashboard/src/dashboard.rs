@@ -13,10 +13,13 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::runtime::Handle;
 
+use crate::actions::Action;
+use crate::api::Call;
 use crate::assets::{ASSETS, Asset, INDEX};
 use crate::http::{self, Body, Request, Response, Server, Site};
 use crate::live::{Live, View, Views};
 use crate::pages::Pages;
+use crate::token::Token;
 use crate::views::{self, Failed, Streaming, Viewed};
 
 /// The paths at which the page is, each of which shows one of its views.
@@ -37,6 +40,12 @@ pub struct DashboardOptions {
     pub namespace: String,
     /// The settings that are shown. Default: none.
     pub settings: Vec<Setting>,
+    /// The token that requests need for data, and without which nothing can be changed. Default: none,
+    /// so that everybody who reaches the server may look.
+    pub token: Option<Token>,
+    /// Whether there is `/api/v1`, with which others retire workers, without a token if there is none.
+    /// Default: false, as in Dask.
+    pub has_api: bool,
 }
 
 /// A setting of the scheduler.
@@ -55,6 +64,8 @@ impl Default for DashboardOptions {
         Self {
             namespace: "dask".to_owned(),
             settings: Vec::new(),
+            token: None,
+            has_api: false,
         }
     }
 }
@@ -63,6 +74,8 @@ impl DashboardOptions {
     daskwire_comm::with_fields! {
         with_namespace(namespace: String);
         with_settings(settings: Vec<Setting>);
+        with_token(token: impl Into<Option<Token>>);
+        with_has_api(has_api: bool);
     }
 }
 
@@ -79,6 +92,17 @@ fn ended() -> Failed {
     }
 }
 
+impl Setting {
+    /// Returns a setting.
+    pub fn new(name: impl Into<String>, value: impl Into<String>, source: &str) -> Self {
+        Self {
+            name: name.into(),
+            value: value.into(),
+            source: source.to_owned(),
+        }
+    }
+}
+
 /// The dashboard of a scheduler.
 #[derive(Debug)]
 pub struct Dashboard {
@@ -86,6 +110,8 @@ pub struct Dashboard {
     /// Runs what the scheduler does beside its state machine.
     executor: Handle,
     settings: Arc<[Setting]>,
+    token: Option<Token>,
+    has_api: bool,
     pages: Arc<Pages>,
     live: Arc<Live>,
 }
@@ -101,6 +127,8 @@ impl Dashboard {
         let DashboardOptions {
             namespace,
             settings,
+            token,
+            has_api,
         } = options;
         let scheduler = Arc::downgrade(scheduler);
         let (healthy, measured) = (Weak::clone(&scheduler), Weak::clone(&scheduler));
@@ -120,6 +148,8 @@ impl Dashboard {
             scheduler,
             executor: Handle::current(),
             settings: settings.into(),
+            token,
+            has_api,
             pages: Arc::new(Pages::new(health, metrics)),
             live: Arc::default(),
         }
@@ -291,11 +321,14 @@ impl Site for Dashboard {
         tokio::spawn(Arc::clone(&self.live).run(take));
     }
 
-    fn answer(self: Arc<Self>, request: Request) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+    fn answer(
+        self: Arc<Self>,
+        mut request: Request,
+    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
         Box::pin(async move {
             let mut response = match self.pages.find(&request).await {
                 Some(response) => response,
-                None => self.find(&request).await,
+                None => self.find(&mut request).await,
             };
             let headers = response.headers_mut();
             for (name, value) in [
@@ -309,29 +342,130 @@ impl Site for Dashboard {
     }
 }
 
+/// A redirection.
+fn redirect(target: &'static str) -> Response {
+    let mut response = http::text(StatusCode::FOUND, format!("see {target}\n"));
+    let headers = response.headers_mut();
+    headers.insert(header::LOCATION, HeaderValue::from_static(target));
+    response
+}
+
 impl Dashboard {
-    async fn find(&self, request: &Request) -> Response {
+    async fn find(&self, request: &mut Request) -> Response {
+        let path = request.path().to_owned();
+        if let Some(action) = path.strip_prefix("/actions/") {
+            return self.act(action, request).await;
+        }
+        if self.has_api
+            && let Some(call) = path.strip_prefix("/api/v1")
+        {
+            return self.call(call, request).await;
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return http::only(&[Method::GET, Method::HEAD]);
         }
-        let path = request.path();
-        if path == "/" {
-            let mut response = http::text(StatusCode::FOUND, "the dashboard is at /status\n");
-            let target = HeaderValue::from_static("/status");
-            response.headers_mut().insert(header::LOCATION, target);
-            return response;
+        match &*path {
+            "/" => return redirect("/status"),
+            // Where Dask has its index.
+            "/json/index.html" => {
+                let routes = "counts.json\nidentity.json\n";
+                return http::text(StatusCode::OK, routes);
+            }
+            _ => {}
         }
-        if PAGES.contains(&path) {
+        if PAGES.contains(&&*path) {
             return asset(&INDEX, request);
         }
         if path.starts_with("/data/") || path.starts_with("/json/") {
-            return self.data(request).await;
+            return match self.denial(request) {
+                Some(denial) => denial,
+                None => self.data(request).await,
+            };
         }
         let name = path.strip_prefix("/assets/");
         let found = name.and_then(|name| ASSETS.iter().find(|asset| asset.name == name));
         match found {
             Some(found) => asset(found, request),
             None => http::text(StatusCode::NOT_FOUND, "the dashboard is at /status\n"),
+        }
+    }
+
+    /// The answer to a request without the token, if one is needed.
+    fn denial(&self, request: &Request) -> Option<Response> {
+        let token = self.token.as_ref()?;
+        if token.is_in(request.header(&header::AUTHORIZATION)) {
+            return None;
+        }
+        let text =
+            "this needs the token of --dashboard-token, as the header Authorization: Bearer TOKEN";
+        let mut response = http::error(StatusCode::UNAUTHORIZED, text);
+        let headers = response.headers_mut();
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        Some(response)
+    }
+
+    /// Changes the cluster.
+    async fn act(&self, name: &str, request: &mut Request) -> Response {
+        if *request.method() != Method::POST {
+            return http::only(&[Method::POST]);
+        }
+        if self.token.is_none() {
+            let text = "nothing can be changed here: the scheduler was started without \
+                        --dashboard-token";
+            return http::error(StatusCode::FORBIDDEN, text);
+        }
+        if let Some(denial) = self.denial(request) {
+            return denial;
+        }
+        let body = match request.body().await {
+            Ok(body) => body,
+            Err(text) => return http::error(StatusCode::PAYLOAD_TOO_LARGE, text),
+        };
+        let action = match Action::read(name, &body) {
+            None => {
+                let text = "there are /actions/retire, /actions/restart and /actions/cancel";
+                return http::error(StatusCode::NOT_FOUND, text);
+            }
+            Some(Err(text)) => return http::error(StatusCode::BAD_REQUEST, &text),
+            Some(Ok(action)) => action,
+        };
+        match self.run(|scheduler| action.perform(scheduler)).await {
+            Ok(Ok(())) => http::document(r#"{"ok":true}"#),
+            Ok(Err(text)) => http::error(StatusCode::CONFLICT, &text),
+            Err(failed) => failed.into(),
+        }
+    }
+
+    /// Answers a request for a route of Dask's API.
+    async fn call(&self, route: &str, request: &mut Request) -> Response {
+        let method = match route {
+            "/retire_workers" => Method::POST,
+            _ => Method::GET,
+        };
+        if *request.method() != method {
+            return http::only(&[method]);
+        }
+        if let Some(denial) = self.denial(request) {
+            return denial;
+        }
+        let call = match route {
+            "" | "/" => return http::text(StatusCode::OK, "API V1"),
+            "/retire_workers" => match request.body().await {
+                Ok(body) => Call::RetireWorkers(body),
+                Err(text) => return http::error(StatusCode::PAYLOAD_TOO_LARGE, text),
+            },
+            "/get_workers" => Call::GetWorkers,
+            "/adaptive_target" => Call::AdaptiveTarget,
+            "/check_idle" => Call::CheckIdle,
+            _ => {
+                let text = "there are retire_workers, get_workers, adaptive_target and check_idle";
+                return http::error(StatusCode::NOT_FOUND, text);
+            }
+        };
+        match self.run(|scheduler| call.answer(scheduler)).await {
+            Ok(Ok(document)) => http::document(document.to_string()),
+            Ok(Err(text)) => http::error(StatusCode::INTERNAL_SERVER_ERROR, &text),
+            Err(failed) => failed.into(),
         }
     }
 }

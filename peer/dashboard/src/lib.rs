@@ -7,13 +7,17 @@
 //!
 //! The command `daskwire` uses this crate for `--dashboard-address`.
 
+mod actions;
 mod address;
+mod api;
 mod assets;
 mod dashboard;
 mod http;
 mod live;
 mod metrics;
 mod pages;
+mod tls;
+mod token;
 mod views;
 
 pub use address::HttpAddress;
@@ -21,6 +25,8 @@ pub use dashboard::{Dashboard, DashboardOptions, Setting};
 pub use http::Server;
 pub use metrics::Metrics;
 pub use pages::Pages;
+pub use tls::{TlsFiles, TlsFilesError};
+pub use token::Token;
 
 #[cfg(test)]
 mod tests;

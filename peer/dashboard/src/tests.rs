@@ -3,22 +3,33 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daskwire_comm::tls::rustls;
 use daskwire_scheduler::{Options, Scheduler};
 use serde_json::Value as Json;
 
-use super::{Dashboard, DashboardOptions, Server};
+use super::{Dashboard, DashboardOptions, Server, TlsFiles};
 
 /// A scheduler without workers, and the port of its dashboard.
 async fn dashboard() -> (Arc<Scheduler>, u16) {
+    dashboard_with(DashboardOptions::default(), None).await
+}
+
+async fn dashboard_with(
+    options: DashboardOptions,
+    tls: Option<&TlsFiles>,
+) -> (Arc<Scheduler>, u16) {
     let transports = daskwire_rpc::transports();
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = transports.bind(&address, Default::default()).await;
     let scheduler = Scheduler::start([listener.expect("bound")], Options::default());
     let scheduler = Arc::new(scheduler.expect("it starts"));
     let http = "127.0.0.1:0".parse().expect("an address");
-    let server = Server::bind(&http).await.expect("a free port");
+    let mut server = Server::bind(&http).await.expect("a free port");
+    if let Some(files) = tls {
+        server = server.with_tls(files).expect("valid files");
+    }
     let port = server.port();
-    let dashboard = Dashboard::new(&scheduler, DashboardOptions::default());
+    let dashboard = Dashboard::new(&scheduler, options);
     dashboard.serve(server).expect("a thread");
     (scheduler, port)
 }
@@ -217,4 +228,196 @@ async fn health_fails_while_the_state_machine_hangs() {
     while get(port, "/health").1 != "ok" {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+const TOKEN: &str = "0123456789abcdef";
+
+fn post(port: u16, path: &str, headers: &str, body: &str) -> (String, String) {
+    let len = body.len();
+    exchange(
+        port,
+        &format!("POST {path} HTTP/1.1\r\nContent-Length: {len}\r\n{headers}\r\n{body}"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_told_or_changed_without_the_token() {
+    let token = TOKEN.parse().expect("a token");
+    let options = DashboardOptions::default().with_token(Some(token));
+    let (_scheduler, port) = dashboard_with(options, None).await;
+    let known = format!("Authorization: Bearer {TOKEN}\r\n");
+    let wrong = "Authorization: Bearer 0123456789abcdeF\r\n";
+    for headers in ["", wrong] {
+        for path in [
+            "/data/cluster",
+            "/data/live?views=cluster",
+            "/data/logs",
+            "/json/counts.json",
+            "/json/identity.json",
+        ] {
+            let (head, body) = exchange(port, &format!("GET {path} HTTP/1.1\r\n{headers}\r\n"));
+            assert!(head.starts_with("HTTP/1.1 401 "), "{path}: {head}");
+            assert!(head.contains("www-authenticate: Bearer"), "{head}");
+            assert!(body.contains("--dashboard-token"), "{body}");
+        }
+        let (head, _) = post(port, "/actions/restart", headers, "{}");
+        assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
+    }
+    // What has no data needs none: the page asks for the token.
+    for path in ["/status", "/assets/page.css", "/health", "/metrics"] {
+        let (head, _) = get(port, path);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+    }
+    let (head, _) = exchange(port, &format!("GET /data/cluster HTTP/1.1\r\n{known}\r\n"));
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    for (path, body, status, expected) in [
+        ("/actions/restart", "{}", 200, r#"{"ok":true}"#),
+        (
+            "/actions/cancel",
+            r#"{"keys":["x"]}"#,
+            409,
+            "knows none of these keys",
+        ),
+        (
+            "/actions/cancel",
+            r#"{"keys":[]}"#,
+            400,
+            "the list of keys is empty",
+        ),
+        ("/actions/retire", "no JSON", 400, "the body: "),
+        ("/actions/explode", "{}", 404, "/actions/retire"),
+    ] {
+        let (head, answer) = post(port, path, &known, body);
+        let status = format!("HTTP/1.1 {status} ");
+        assert!(head.starts_with(&status), "{path}: {head}\n{answer}");
+        assert!(answer.contains(expected), "{path}: {answer}");
+    }
+    let long = format!(r#"{{"keys":["{}"]}}"#, "x".repeat(1 << 20));
+    let (head, _) = post(port, "/actions/cancel", &known, &long);
+    assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
+    let (head, _) = exchange(
+        port,
+        &format!("GET /actions/restart HTTP/1.1\r\n{known}\r\n"),
+    );
+    assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_is_there_only_if_it_is_asked_for() {
+    let (_scheduler, port) = dashboard().await;
+    for path in ["/api/v1", "/api/v1/get_workers"] {
+        assert!(get(port, path).0.starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    let (head, _) = post(port, "/api/v1/retire_workers", "", "{}");
+    assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+    // Nor can anything else be changed.
+    let (head, body) = post(port, "/actions/restart", "", "{}");
+    assert!(
+        head.starts_with("HTTP/1.1 403 ") && body.contains("--dashboard-token"),
+        "{head}"
+    );
+
+    let options = DashboardOptions::default().with_has_api(true);
+    let (_scheduler, port) = dashboard_with(options, None).await;
+    assert_eq!(get(port, "/api/v1").1, "API V1");
+    let workers = get_json(port, "/api/v1/get_workers");
+    assert_eq!(workers.to_string(), r#"{"num_workers":0,"workers":[]}"#);
+    assert_eq!(get_json(port, "/api/v1/adaptive_target")["workers"], 0);
+    assert!(get_json(port, "/api/v1/check_idle")["idle_since"].is_number());
+    let (head, body) = post(port, "/api/v1/retire_workers", "", r#"{"n":1,"more":0}"#);
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}\n{body}");
+    let (head, _) = get(port, "/api/v1/nothing");
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_views_of_an_empty_cluster_are_documents() {
+    let (_scheduler, port) = dashboard().await;
+    for (path, field) in [
+        ("/data/prefixes", "prefixes"),
+        ("/data/graph", "groups"),
+        ("/data/bandwidth", "rows"),
+        ("/data/graph/tasks", "tasks"),
+        ("/data/graph/tasks?group=none", "tasks"),
+        ("/data/tasks?query=x&state=memory&from=0", "tasks"),
+        ("/data/tasks?from=4294967295", "tasks"),
+        ("/data/stuck", "sentences"),
+        ("/data/events", "events"),
+        ("/data/logs", "lines"),
+        ("/data/configuration", "settings"),
+        ("/data/versions", "rows"),
+        ("/data/worker/profile", "children"),
+        ("/json/counts.json", "tasks"),
+        ("/json/identity.json", "workers"),
+    ] {
+        let document = get_json(port, path);
+        assert!(document.get(field).is_some(), "{path}: {document}");
+    }
+    for (path, status) in [
+        ("/data/worker", 400),
+        ("/data/worker?address=x", 404),
+        ("/data/worker/logs?address=x", 502),
+        ("/data/worker/call-stack", 400),
+        ("/data/task", 400),
+        ("/data/task?key=x", 404),
+        ("/data/task/story?key=x", 404),
+        ("/data/tasks?from=x", 400),
+        ("/data/stream", 404),
+    ] {
+        let (head, body) = get(port, path);
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {head}"
+        );
+        let error: Json = serde_json::from_str(&body).expect("JSON");
+        assert!(error["error"].is_string(), "{path}: {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_encrypted_if_there_is_a_certificate() {
+    let directory = std::env::temp_dir().join(format!("dashboard-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+    let certified = certified.expect("a certificate");
+    let file = directory.join("cert.pem");
+    let key = certified.signing_key.serialize_pem();
+    std::fs::write(&file, certified.cert.pem() + &key).expect("written");
+    let files = TlsFiles::new(&file, &file);
+    let (_scheduler, port) = dashboard_with(DashboardOptions::default(), Some(&files)).await;
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(certified.cert.der().clone())
+        .expect("an authority");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().expect("a name");
+    let mut session = rustls::ClientConnection::new(Arc::new(config), name).expect("valid");
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let mut stream = rustls::Stream::new(&mut session, &mut stream);
+    stream
+        .write_all(b"GET /data/cluster HTTP/1.1\r\n\r\n")
+        .expect("sent");
+    let mut response = String::new();
+    // The end may come without a message of TLS.
+    let _ = stream.read_to_string(&mut response);
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    // Text that is no TLS is not answered.
+    let mut plain = Vec::new();
+    let _ = send(port, "GET /status HTTP/1.1\r\n\r\n").read_to_end(&mut plain);
+    assert!(!plain.starts_with(b"HTTP"), "{plain:?}");
+
+    // With authorities of clients, those without a certificate are refused.
+    let files = files.with_ca_file(Some(file.clone()));
+    assert!(files.read().is_ok());
+    let missing = TlsFiles::new(directory.join("none"), &file).read();
+    assert!(missing.is_err_and(|error| error.to_string().contains("none: ")));
+    std::fs::write(directory.join("empty"), "").expect("written");
+    let empty = TlsFiles::new(directory.join("empty"), &file).read();
+    assert!(empty.is_err_and(|error| error.to_string().ends_with("there is no certificate in it")));
+    std::fs::remove_dir_all(&directory).expect("removed");
 }

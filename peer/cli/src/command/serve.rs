@@ -1,23 +1,114 @@
 //! The HTTP server of `--dashboard-address`.
 
-use daskwire_dashboard::{HttpAddress, Server};
+use std::path::PathBuf;
+
+use clap::Args;
+use daskwire_dashboard::{DashboardOptions, HttpAddress, Server, TlsFiles, Token};
 use serde_json::json;
 
-use crate::command::failure::Result;
+use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
+/// The variable with the token, in place of a file.
+const TOKEN_VARIABLE: &str = "DASKWIRE_DASHBOARD_TOKEN";
+
+/// The options of a scheduler's dashboard.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct DashboardArguments {
+    /// A file with a token of at least 16 characters, which the dashboard then needs for data, and with
+    /// which it can retire and restart workers, and cancel tasks [default: the variable
+    /// DASKWIRE_DASHBOARD_TOKEN, or none: everybody who reaches the dashboard may look, and nobody may
+    /// change anything]
+    #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
+    dashboard_token: Option<PathBuf>,
+    /// Serve the dashboard by HTTPS, with the certificate in this PEM file
+    #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
+    dashboard_cert: Option<PathBuf>,
+    /// The private key of --dashboard-cert [default: the same file]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "dashboard_cert",
+        help_heading = "Dashboard"
+    )]
+    dashboard_key: Option<PathBuf>,
+    /// Serve only browsers that have a certificate of an authority in this PEM file
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "dashboard_cert",
+        help_heading = "Dashboard"
+    )]
+    dashboard_ca_file: Option<PathBuf>,
+    /// Serve /api/v1, with which dask-kubernetes and others retire workers, without a token if there is
+    /// none [default: if distributed.scheduler.http.routes has distributed.http.scheduler.api]
+    #[arg(long, help_heading = "Dashboard")]
+    dashboard_api: bool,
+}
+
+impl DashboardArguments {
+    /// Whether /api/v1 is asked for.
+    pub(crate) const fn has_api(&self) -> bool {
+        self.dashboard_api
+    }
+
+    /// The files for HTTPS.
+    pub(crate) fn tls(&self) -> Option<TlsFiles> {
+        let cert = self.dashboard_cert.as_ref()?;
+        let key = self.dashboard_key.as_ref().unwrap_or(cert);
+        let files = TlsFiles::new(cert, key);
+        Some(files.with_ca_file(self.dashboard_ca_file.clone()))
+    }
+
+    /// Adds the token to options.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or its content is no token.
+    pub(crate) fn options(&self, options: DashboardOptions) -> Result<DashboardOptions> {
+        let (place, token) = match &self.dashboard_token {
+            Some(file) => {
+                let place = format!("--dashboard-token {}", file.display());
+                let token = std::fs::read_to_string(file);
+                let token = token.map_err(|error| Failure::usage(format!("{place}: {error}")))?;
+                (place, token)
+            }
+            None => match std::env::var(TOKEN_VARIABLE) {
+                Ok(token) => (TOKEN_VARIABLE.to_owned(), token),
+                Err(_) => return Ok(options),
+            },
+        };
+        let token: Token =
+            (token.parse()).map_err(|reason| Failure::usage(format_args!("{place}: {reason}")))?;
+        Ok(options.with_token(token))
+    }
+}
+
 /// Binds the server, and reports when its port was in use.
-pub(crate) async fn bind(address: &HttpAddress) -> Result<Server> {
+pub(crate) async fn bind(address: &HttpAddress, tls: Option<&TlsFiles>) -> Result<Server> {
     let server = Server::bind(address).await;
-    let server = server.map_err(|error| format!("--dashboard-address {address}: {error}"))?;
+    let mut server = server.map_err(|error| format!("--dashboard-address {address}: {error}"))?;
+    if let Some(files) = tls {
+        let encrypted = server.with_tls(files);
+        server = encrypted.map_err(|error| format!("--dashboard-cert: {error}"))?;
+    }
     if server.is_replaced() {
         let other = address.with_port(server.port());
         let port = address.port();
+        let scheme = scheme(tls);
         terminal::event(
             "notice",
-            format_args!("port {port} is in use; health and metrics are at http://{other}"),
+            format_args!("port {port} is in use; health and metrics are at {scheme}://{other}"),
             json!({}),
         );
     }
     Ok(server)
+}
+
+/// The scheme of a server's URL.
+pub(crate) const fn scheme(tls: Option<&TlsFiles>) -> &'static str {
+    match tls {
+        Some(_) => "https",
+        None => "http",
+    }
 }

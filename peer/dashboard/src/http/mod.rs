@@ -3,6 +3,7 @@
 mod request;
 mod response;
 
+use core::fmt;
 use core::future::poll_fn;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,8 +21,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use tokio_rustls::TlsAcceptor;
+
 use crate::address::HttpAddress;
 use crate::live::Viewing;
+use crate::tls::{TlsFiles, TlsFilesError};
 
 pub(crate) use request::Request;
 pub(crate) use response::{Body, Response, document, error, full, only, text};
@@ -58,11 +62,20 @@ pub(crate) trait Site: Send + Sync + 'static {
 }
 
 /// A bound HTTP server.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     port: u16,
     is_replaced: bool,
+    tls: Option<TlsAcceptor>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("port", &self.port)
+            .field("is_encrypted", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -84,7 +97,18 @@ impl Server {
             listener,
             port,
             is_replaced,
+            tls: None,
         })
+    }
+
+    /// Serves HTTPS only.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read or used.
+    pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, TlsFilesError> {
+        self.tls = Some(files.read()?.into());
+        Ok(self)
     }
 
     /// The port that is bound.
@@ -111,7 +135,7 @@ impl Server {
                 // Fails only without an executor.
                 if let Ok(listener) = TcpListener::from_std(listener) {
                     site.begin();
-                    serve(&listener, &site).await;
+                    serve(&listener, self.tls.as_ref(), &site).await;
                 }
             });
         })?;
@@ -125,7 +149,7 @@ struct Connection {
     viewing: Viewing,
 }
 
-async fn serve(listener: &TcpListener, site: &Arc<impl Site>) {
+async fn serve(listener: &TcpListener, tls: Option<&TlsAcceptor>, site: &Arc<impl Site>) {
     // The oldest first. It had the most time, and a client needs a few milliseconds.
     let mut connections: VecDeque<Connection> = VecDeque::new();
     loop {
@@ -149,8 +173,16 @@ async fn serve(listener: &TcpListener, site: &Arc<impl Site>) {
             continue;
         };
         let (site, viewing) = (Arc::clone(site), Viewing::default());
-        let answering = answer(stream, site, viewing.clone());
-        let task = tokio::spawn(answering);
+        let seen = viewing.clone();
+        let task = match tls.cloned() {
+            None => tokio::spawn(answer(stream, site, seen)),
+            Some(tls) => tokio::spawn(async move {
+                let handshake = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream));
+                if let Ok(Ok(stream)) = handshake.await {
+                    answer(stream, site, seen).await;
+                }
+            }),
+        };
         connections.push_back(Connection { task, viewing });
     }
 }

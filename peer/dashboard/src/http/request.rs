@@ -1,10 +1,19 @@
 //! Requests: what they ask for.
 
+use core::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
 use hyper::Method;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
 
 use crate::live::Viewing;
+
+/// Maximum length of a body in bytes.
+const MAX_BODY_LEN: usize = 1 << 20;
+
+/// Timeout for a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A request.
 #[derive(Debug)]
@@ -39,6 +48,20 @@ impl Request {
     /// The value of a header, if it is text.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.inner.headers().get(name)?.to_str().ok()
+    }
+
+    /// The body, of at most 1 MiB.
+    ///
+    /// # Errors
+    ///
+    /// If it is longer, or does not arrive in time.
+    pub(crate) async fn body(&mut self) -> Result<Vec<u8>, &'static str> {
+        let body = Limited::new(self.inner.body_mut(), MAX_BODY_LEN).collect();
+        match tokio::time::timeout(BODY_TIMEOUT, body).await {
+            Ok(Ok(body)) => Ok(body.to_bytes().into()),
+            Ok(Err(_)) => Err("the body is longer than 1 MiB, or was interrupted"),
+            Err(_) => Err("the body did not arrive in time"),
+        }
     }
 
     /// What tells the server that the response is a stream.

@@ -11,7 +11,7 @@ pub(super) fn shown(key: &Key) -> String {
 }
 
 /// The keys that are shown as a text, of which at most one is likely to be known.
-pub(super) fn parse(text: &str) -> Vec<Key> {
+pub(crate) fn parse(text: &str) -> Vec<Key> {
     let string = Key::from(text);
     let other = Parser {
         rest: text,

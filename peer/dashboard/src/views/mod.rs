@@ -38,7 +38,9 @@ const MAX_TEXT: usize = 1_000;
 /// Maximum number of characters of a peer's text on a page of its own.
 const MAX_LONG_TEXT: usize = 100_000;
 
+pub(crate) use keys::parse as parse_key;
 pub(crate) use stream::Streaming;
+pub(crate) use values::to_json;
 
 /// A scheduler that is looked at, and what is read once for several views.
 pub(crate) struct Viewed<'s> {
@@ -231,7 +233,7 @@ pub(crate) fn question(request: &Request) -> Result<Option<Question>, Failed> {
             (worker::profile_request(address.as_deref()), worker::profile)
         }
         "/data/logs" => (protocol::GetLogs::default().into(), worker::logs),
-        "/json/identity.json" => (protocol::Identity::default().into(), values::to_json),
+        "/json/identity.json" => (protocol::Identity::default().into(), to_json),
         _ => return Ok(None),
     }))
 }

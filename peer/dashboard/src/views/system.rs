@@ -45,21 +45,22 @@ pub(super) fn events(viewed: &Viewed<'_>, topic: Option<&str>) -> Json {
 pub(super) fn versions(viewed: &Viewed<'_>) -> Json {
     let peers = viewed.inspect(|state| state.overview_versions(MAX_PEERS));
     let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, _, packages) in &peers {
-        for (name, version) in packages {
+    for peer in &peers {
+        for (name, version) in &peer.packages {
             seen.entry(name).or_default().insert(version);
         }
     }
     let different = seen.iter().filter(|(_, versions)| versions.len() > 1);
     let different: Vec<&str> = different.map(|(name, _)| *name).collect();
     let names: Vec<&str> = seen.keys().copied().collect();
-    let rows = peers.iter().map(|(is_worker, who, packages)| {
-        let versions: BTreeMap<&str, &str> = packages
+    let rows = peers.iter().map(|peer| {
+        let versions: BTreeMap<&str, &str> = peer
+            .packages
             .iter()
             .map(|(name, version)| (&**name, &**version))
             .collect();
-        let kind = if *is_worker { "worker" } else { "client" };
-        json!({"who": cut(who), "kind": kind, "versions": versions})
+        let kind = if peer.is_worker { "worker" } else { "client" };
+        json!({"who": cut(&peer.name), "kind": kind, "versions": versions})
     });
     let own = json!({
         "who": viewed.scheduler.address().to_string(),

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 16;
 const MAX_PARTS: usize = 10_000;
 
 /// A value as JSON. The rest of one that is too deep or too large is left out.
-pub(super) fn to_json(value: &Value) -> Json {
+pub(crate) fn to_json(value: &Value) -> Json {
     let mut left = MAX_PARTS;
     convert(value, MAX_DEPTH, &mut left)
 }

@@ -284,7 +284,11 @@ impl KeyGroups {
 
 /// The beginning of a name, which counts.
 fn beginning(name: &str) -> &str {
-    &name[..name.floor_char_boundary(MAX_NAME_LEN)]
+    let mut end = name.len().min(MAX_NAME_LEN);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
 }
 
 /// The tasks whose keys have the same name, as an overview has it.

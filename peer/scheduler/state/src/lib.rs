@@ -175,7 +175,7 @@ pub use key_groups::{GroupOverview, PrefixOverview, Prefixes, StateCounts};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
-pub use overview::{Rate, WorkerOverview};
+pub use overview::{PeerVersions, Rate, WorkerOverview};
 pub use overview_tasks::{
     RunningTask, TaskDetails, TaskFailure, TaskNode, TaskOverview, UnmetDemands,
 };

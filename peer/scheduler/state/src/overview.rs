@@ -7,7 +7,6 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::WorkerStatus;
 
 use super::model::Worker;
-use super::versions::Packages;
 use super::{MemoryMeasure, State, WorkerId};
 
 /// A worker, as an overview has it.
@@ -105,6 +104,18 @@ pub struct Rate {
     pub rate: f64,
 }
 
+/// The packages of a worker or a client.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PeerVersions {
+    /// Whether it is a worker.
+    pub is_worker: bool,
+    /// The address of a worker, or the name of a client.
+    pub name: String,
+    /// Packages of Python with their versions. Peers in Rust have none.
+    pub packages: Vec<(String, String)>,
+}
+
 impl State {
     /// The bandwidths that at most `count` workers after the one with an id have measured since their
     /// last but one heartbeat, with at most 64 others each. Returns also the id of the last worker;
@@ -142,16 +153,21 @@ impl State {
         (rates, last)
     }
 
-    /// The names and the packages of at most `count` workers, and as many clients, with their versions.
-    /// Those in Rust have none.
-    pub fn overview_versions(&self, count: usize) -> Vec<(bool, String, Vec<(String, String)>)> {
-        let pairs = |packages: &Packages| packages.pairs();
+    /// The packages of at most `count` workers, and as many clients.
+    pub fn overview_versions(&self, count: usize) -> Vec<PeerVersions> {
         let workers = self.workers.values().take(count);
-        let workers = workers.map(|worker| (true, worker.address.clone(), pairs(&worker.packages)));
+        let workers = workers.map(|worker| PeerVersions {
+            is_worker: true,
+            name: worker.address.clone(),
+            packages: worker.packages.pairs(),
+        });
         let clients = self.clients.values();
-        let clients = clients.filter(|client| client.stream.is_some()).take(count);
-        let clients =
-            clients.map(|client| (false, client.name.to_string(), pairs(&client.packages)));
+        let clients = clients.filter(|client| client.stream.is_some());
+        let clients = clients.take(count).map(|client| PeerVersions {
+            is_worker: false,
+            name: client.name.to_string(),
+            packages: client.packages.pairs(),
+        });
         workers.chain(clients).collect()
     }
 

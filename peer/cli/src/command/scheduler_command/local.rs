@@ -12,6 +12,7 @@ use super::settings::{PORT, Settings};
 use crate::command::connect::address;
 use crate::command::failure::Result;
 use crate::command::runtime::{on_cluster, stop_requested, this_program};
+use crate::command::serve::DashboardArguments;
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
 use daskwire_dashboard::HttpAddress;
@@ -38,9 +39,11 @@ pub(crate) struct LocalArguments {
     /// The port of the scheduler at 127.0.0.1; 0 for any free one
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// The address of an HTTP server of the scheduler, with /health and /metrics
+    /// The address of the scheduler's dashboard, with /health and /metrics
     #[arg(long, value_name = "HOST:PORT")]
     dashboard_address: Option<HttpAddress>,
+    #[command(flatten)]
+    dashboard: DashboardArguments,
     /// Print a JSON document for each event
     #[arg(long)]
     json: bool,
@@ -61,7 +64,7 @@ async fn cluster(arguments: &LocalArguments) -> Result {
     let listen = address(&format!("tcp://127.0.0.1:{}", arguments.port))?;
     let settings = Settings::local(
         listen,
-        arguments.dashboard_address.clone(),
+        (arguments.dashboard_address.clone(), &arguments.dashboard),
         #[cfg(target_os = "linux")]
         arguments.python.as_deref(),
     )?;

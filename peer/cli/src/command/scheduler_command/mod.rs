@@ -19,12 +19,13 @@ use serde_json::json;
 
 use crate::command::failure::Result;
 use crate::command::runtime::{on_thread, stop_requested};
+use crate::command::serve::DashboardArguments;
 use crate::command::tls::TlsArguments;
 #[cfg(target_os = "linux")]
 use crate::command::worker_command::quantity::size;
 use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 use crate::command::{files, serve, terminal};
-use daskwire_dashboard::{Dashboard, DashboardOptions, HttpAddress, Server};
+use daskwire_dashboard::{Dashboard, HttpAddress, Server};
 use settings::Settings;
 
 pub(crate) use local::{LocalArguments, run as run_local};
@@ -66,8 +67,8 @@ pub(crate) struct SchedulerCommand {
         help_heading = "Network"
     )]
     protocol: Vec<String>,
-    /// The address of an HTTP server with /health and /metrics for Prometheus; a free port
-    /// if the port is in use
+    /// The address of the dashboard, with /health and /metrics for Prometheus; a free port if the
+    /// port is in use
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -81,6 +82,8 @@ pub(crate) struct SchedulerCommand {
     /// Do not start the HTTP server
     #[arg(long, overrides_with = "dashboard", help_heading = "Network")]
     no_dashboard: bool,
+    #[command(flatten)]
+    dashboard_arguments: DashboardArguments,
 
     /// A file for the address of the scheduler, for the --scheduler-file of workers and
     /// clients, which is removed at the end
@@ -313,7 +316,7 @@ async fn start(settings: &Settings, tls: &TlsArguments) -> Result<Starting> {
         .map(settings::reachable)
         .collect();
     let server = match &settings.dashboard {
-        Some(address) => Some(serve::bind(address).await?),
+        Some(address) => Some(serve::bind(address, settings.dashboard_tls.as_ref()).await?),
         None => None,
     };
     let http_port = server.as_ref().map(Server::port);
@@ -355,7 +358,7 @@ fn publish<'f>(
     let http_port = server.as_ref().map(Server::port);
     let scheduler = Arc::new(scheduler);
     if let Some(server) = server {
-        let options = DashboardOptions::default().with_namespace(settings.namespace.clone());
+        let options = settings.dashboard_options.clone();
         let served = Dashboard::new(&scheduler, options).serve(server);
         served.map_err(|error| format!("--dashboard-address: {error}"))?;
     }
@@ -365,7 +368,10 @@ fn publish<'f>(
     // Programs that wait for the first line read the file next.
     let file = file.map(|path| SchedulerFile::new(path, &scheduler, http_port));
     let file = file.transpose()?;
-    announce(&addresses, scheduler.address().host(), http_port);
+    let host = scheduler.address().host();
+    let scheme = serve::scheme(settings.dashboard_tls.as_ref());
+    let http = http_port.map(|port| format!("{scheme}://{host}:{port}"));
+    announce(&addresses, http.as_deref());
     Ok((scheduler, file))
 }
 
@@ -379,12 +385,11 @@ fn terminal_error(address: &Address, error: &CommError) -> String {
 
 /// Prints the lines of the log of Dask's scheduler that other programs wait for, such as
 /// `Scheduler at:` in `SSHCluster`.
-fn announce(addresses: &[String], host: &str, http_port: Option<u16>) {
-    let http = http_port.map(|port| format!("http://{host}:{port}"));
+fn announce(addresses: &[String], http: Option<&str>) {
     terminal::event(
         "started",
-        match &http {
-            Some(http) => format!("the scheduler has started; {http} has /health and /metrics"),
+        match http {
+            Some(http) => format!("the scheduler has started; its dashboard is at {http}/status"),
             None => "the scheduler has started".to_owned(),
         },
         json!({"addresses": addresses, "http": http}),

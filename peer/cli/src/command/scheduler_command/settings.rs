@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, UdpSocket};
 #[cfg(target_os = "linux")]
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire_comm::tls::certificate_names;
 use daskwire_comm::{Address, Codec, CommOptions, Encryption, Transports};
+use daskwire_dashboard::{DashboardOptions, HttpAddress, Setting, TlsFiles};
 #[cfg(target_os = "linux")]
 use daskwire_peer::scheduler::PythonOptions;
 use daskwire_peer::scheduler::{
@@ -20,10 +21,10 @@ use crate::command::config::Config;
 use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
 use crate::command::preload::preload;
+use crate::command::serve::DashboardArguments;
 use crate::command::terminal;
 use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
 use crate::command::worker_command::quantity::{MemoryLimit, duration};
-use daskwire_dashboard::HttpAddress;
 
 /// The port of a scheduler, as in Dask.
 pub(super) const PORT: u16 = 8786;
@@ -50,8 +51,9 @@ pub(super) struct Settings {
     pub(super) python: Option<PythonOptions>,
     /// The address of the HTTP server, if it is enabled.
     pub(super) dashboard: Option<HttpAddress>,
-    /// The prefix of metric names.
-    pub(super) namespace: String,
+    pub(super) dashboard_options: DashboardOptions,
+    /// The files for HTTPS.
+    pub(super) dashboard_tls: Option<TlsFiles>,
     /// Settings of Dask's scheduler that have no effect here.
     ignored: Vec<String>,
     connect_timeout: Option<Duration>,
@@ -97,10 +99,10 @@ impl Settings {
             Some(timeout) => Some(timeout),
             None => config.parse(&setting("idle-timeout"), duration)?,
         };
+        let policy = with_limit(policy(config)?, arguments.memory_limit)
+            .with_client_grace(arguments.client_grace);
         Ok(Self {
             contact: contact.transpose()?,
-            policy: with_limit(policy(config)?, arguments.memory_limit)
-                .with_client_grace(arguments.client_grace),
             blocked_ops: blocked_ops(config)?,
             permit: permit(config, &listen)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
@@ -114,9 +116,13 @@ impl Settings {
             python: python(arguments, preload),
             dashboard: Some(arguments.dashboard_address.clone())
                 .filter(|_| !arguments.no_dashboard),
-            namespace: config
-                .string("distributed.dashboard.prometheus.namespace")
-                .unwrap_or_else(|| "dask".to_owned()),
+            dashboard_options: dashboard_options(
+                &arguments.dashboard_arguments,
+                config,
+                shown(&policy, config, arguments),
+            )?,
+            dashboard_tls: arguments.dashboard_arguments.tls(),
+            policy,
             ignored: ignored(config),
             connect_timeout: config.parse("distributed.comm.timeouts.connect", duration)?,
             compression: config.compression()?,
@@ -133,16 +139,16 @@ impl Settings {
     /// A setting that is invalid, or if the configuration cannot be read.
     pub(super) fn local(
         address: Address,
-        dashboard: Option<HttpAddress>,
+        (dashboard, arguments): (Option<HttpAddress>, &DashboardArguments),
         #[cfg(target_os = "linux")] python: Option<&Path>,
     ) -> Result<Self> {
         let config = Config::load()?;
         #[cfg(feature = "tracing")]
         crate::command::log::configure(&config)?;
+        let policy = with_limit(policy(&config)?, MemoryLimit::Auto);
         Ok(Self {
             listen: vec![address],
             contact: None,
-            policy: with_limit(policy(&config)?, MemoryLimit::Auto),
             blocked_ops: blocked_ops(&config)?,
             permit: None,
             idle_timeout: None,
@@ -158,9 +164,13 @@ impl Settings {
                 options
             },
             dashboard,
-            namespace: config
-                .string("distributed.dashboard.prometheus.namespace")
-                .unwrap_or_else(|| "dask".to_owned()),
+            dashboard_options: dashboard_options(
+                arguments,
+                &config,
+                policy_settings(&policy, &config),
+            )?,
+            dashboard_tls: arguments.tls(),
+            policy,
             ignored: ignored(&config),
             connect_timeout: None,
             compression: None,
@@ -224,6 +234,86 @@ impl Settings {
         }
         options
     }
+}
+
+/// The options of the dashboard.
+fn dashboard_options(
+    arguments: &DashboardArguments,
+    config: &Config,
+    settings: Vec<Setting>,
+) -> Result<DashboardOptions> {
+    /// The module of `/api/v1` in the routes of Dask's scheduler.
+    const API: &str = "distributed.http.scheduler.api";
+    let namespace = config.string("distributed.dashboard.prometheus.namespace");
+    let routes = names(config, &setting("http.routes"))?.unwrap_or_default();
+    let has_api = arguments.has_api() || routes.iter().any(|route| route == API);
+    let options = DashboardOptions::default()
+        .with_namespace(namespace.unwrap_or_else(|| "dask".to_owned()))
+        .with_settings(settings)
+        .with_has_api(has_api);
+    arguments.options(options)
+}
+
+/// The settings of the policy, as the dashboard shows them.
+fn policy_settings(policy: &Policy, config: &Config) -> Vec<Setting> {
+    let time = |time: Option<Duration>| time.map_or("none".to_owned(), |time| format!("{time:?}"));
+    let settings = [
+        ("allowed-failures", policy.allowed_failures.to_string()),
+        ("worker-saturation", policy.saturation.to_string()),
+        ("work-stealing", policy.is_stealing.to_string()),
+        (
+            "work-stealing-interval",
+            time(Some(policy.stealing_interval)),
+        ),
+        ("worker-ttl", time(policy.worker_ttl)),
+        ("no-workers-timeout", time(policy.no_worker_timeout)),
+        (
+            "active-memory-manager.interval",
+            time(policy.replica_interval),
+        ),
+        (
+            "dashboard.tasks.task-stream-length",
+            policy.task_stream_length.to_string(),
+        ),
+        ("events-log-length", policy.topic_length.to_string()),
+    ];
+    let settings = settings.into_iter().map(|(name, value)| {
+        let name = setting(name);
+        let is_set = config.get(&name).is_some_and(|value| !value.is_null());
+        let source = if is_set { "configuration" } else { "default" };
+        Setting::new(name, value, source)
+    });
+    let limit = match policy.max_tasks_len {
+        usize::MAX => "none".to_owned(),
+        limit => format!("{limit} bytes"),
+    };
+    let own = Setting::new("memory of tasks", limit, "command line or default");
+    settings.chain([own]).collect()
+}
+
+/// The settings that the dashboard shows.
+fn shown(policy: &Policy, config: &Config, arguments: &SchedulerCommand) -> Vec<Setting> {
+    let path = |path: &Option<PathBuf>| match path {
+        Some(path) => path.display().to_string(),
+        None => "none".to_owned(),
+    };
+    let mut settings = policy_settings(policy, config);
+    #[cfg(target_os = "linux")]
+    settings.push(Setting::new(
+        "--python",
+        path(&arguments.python),
+        "command line",
+    ));
+    settings.extend([
+        Setting::new("--journal", path(&arguments.journal), "command line"),
+        Setting::new("--record", path(&arguments.record), "command line"),
+        Setting::new(
+            "--client-grace",
+            format!("{:?}", arguments.client_grace),
+            "command line",
+        ),
+    ]);
+    settings
 }
 
 fn recording(arguments: &SchedulerCommand) -> Option<RecordingOptions> {
@@ -502,13 +592,14 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 15] = [
+const HONOURED: [&str; 16] = [
     "active-memory-manager.interval",
     "active-memory-manager.measure",
     "active-memory-manager.start",
     "allowed-failures",
     "blocked-handlers",
     "contact-address",
+    "http.routes",
     "idle-timeout",
     "locks.lease-timeout",
     "no-workers-timeout",

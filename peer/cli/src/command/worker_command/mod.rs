@@ -435,7 +435,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         });
     let started: Arc<OnceLock<Arc<Worker>>> = Arc::default();
     if let Some(dashboard) = &settings.dashboard {
-        let server = serve::bind(dashboard).await?;
+        let server = serve::bind(dashboard, None).await?;
         builder = builder.service("dashboard", server.port());
         let (worker, namespace) = (Arc::clone(&started), settings.namespace.clone());
         let metrics = move || match worker.get() {

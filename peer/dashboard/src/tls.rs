@@ -1,0 +1,99 @@
+//! HTTPS.
+
+use core::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use daskwire_comm::tls::rustls;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+/// The files of a server that is reached by HTTPS, each in PEM.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TlsFiles {
+    /// The certificate, with those that lead to an authority.
+    pub cert: PathBuf,
+    /// The private key; may be the same file.
+    pub key: PathBuf,
+    /// The authorities of clients. With them, only clients with a certificate of one of them are
+    /// served. Default: none, so that clients need no certificate.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Why a server cannot be reached by HTTPS.
+#[derive(Debug)]
+pub struct TlsFilesError {
+    file: PathBuf,
+    reason: String,
+}
+
+impl fmt::Display for TlsFilesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file.display(), self.reason)
+    }
+}
+
+impl core::error::Error for TlsFilesError {}
+
+impl TlsFiles {
+    /// The files of a certificate and its key.
+    pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self {
+            cert: cert.into(),
+            key: key.into(),
+            ca_file: None,
+        }
+    }
+
+    daskwire_comm::with_fields! {
+        with_ca_file(ca_file: impl Into<Option<PathBuf>>);
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// The file that cannot be read or used, and the reason.
+    pub(crate) fn read(&self) -> Result<Arc<ServerConfig>, TlsFilesError> {
+        let failed = |file: &Path, reason: &dyn fmt::Display| TlsFilesError {
+            file: file.to_owned(),
+            reason: reason.to_string(),
+        };
+        let certificates = |file: &Path| {
+            let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+            let certificates: Vec<_> = certificates.map_err(|error| failed(file, &error))?;
+            match certificates.is_empty() {
+                true => Err(failed(file, &"there is no certificate in it")),
+                false => Ok(certificates),
+            }
+        };
+        let chain = certificates(&self.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key);
+        let key = key.map_err(|error| failed(&self.key, &error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| failed(&self.cert, &error))?;
+        let builder = match &self.ca_file {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(file)? {
+                    roots.add(authority).map_err(|error| failed(file, &error))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = verifier.build().map_err(|error| failed(file, &error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| failed(&self.cert, &error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
