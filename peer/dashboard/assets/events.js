@@ -5,12 +5,13 @@ import { count, dateTime, name } from './format.js';
 import { get, poll } from './stream.js';
 
 export function open({ fail, remember }, parameters) {
-  let topic = parameters.get('topic') ?? '';
+  let topic = parameters.get('topic') ?? 'all';
   const topics = make('ul', { class: 'keys' });
   const title = make('p', { class: 'quiet' });
   const list = make('ol', { class: 'log', tabindex: '0', 'aria-label': 'Events' });
   const noTopics = make('p', { class: 'quiet' }, 'No events were logged.');
 
+  // The server sends the newest first.
   async function load(signal) {
     const answer = await get('events', { topic }, signal);
     fail(null);
@@ -43,12 +44,9 @@ export function open({ fail, remember }, parameters) {
         setAttribute(item.firstChild, 'aria-pressed', String(each.name === topic));
       },
     );
-    setText(
-      title,
-      topic ? `The newest of ${name(topic)}, last first` : answer.topics.length > 0 ? 'Choose a topic.' : '',
-    );
+    setText(title, `The newest of ${name(topic)}, last first`);
     const seen = new Map();
-    const events = [...answer.events].reverse().map((each) => {
+    const events = answer.events.map((each) => {
       const key = `${each.time} ${each.text}`;
       seen.set(key, (seen.get(key) ?? 0) + 1);
       return { ...each, key: `${key} ${seen.get(key)}` };

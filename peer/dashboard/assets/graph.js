@@ -76,13 +76,14 @@ function stage(label, largest) {
 // Positions of the nodes of layers, centred, with the size of the whole. A layer with more than
 // `most` nodes takes several columns, close together.
 function positions(rows, { width, height, across, down, most }) {
-  const tallest = Math.min(most, Math.max(1, ...rows.map((layer) => layer.length)));
+  const tall = (layer) => Math.ceil(layer.length / Math.ceil(layer.length / most));
+  const tallest = Math.max(1, ...rows.map(tall));
   const whole = tallest * (height + down) + down;
   const places = [];
   let x = down;
   for (const layer of rows) {
     const columns = Math.ceil(layer.length / most);
-    const each = Math.ceil(layer.length / columns);
+    const each = tall(layer);
     layer.forEach((node, index) => {
       const rest = Math.min(each, layer.length - Math.floor(index / each) * each);
       const y = (whole - rest * (height + down)) / 2 + (index % each) * (height + down) + down / 2;

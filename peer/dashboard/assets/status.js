@@ -213,9 +213,14 @@ export function open({ records, history, workerHref, taskSearchHref }) {
         value: worker[kind] ?? 0,
         label: `${bytes(worker[kind])} ${text}`,
       }));
-    const limits = workers.map((worker) => worker.limit ?? 0);
     const most = (read) => Math.max(1, ...workers.map(read));
-    const memoryWhole = most((worker) => Math.max(worker.limit ?? 0, sum(parts(worker, MEMORY))));
+    // The scale has room for the smallest limit, and for twice what is used; a limit beyond it is not shown.
+    const used = most((worker) => sum(parts(worker, MEMORY)));
+    const limits = workers.map((worker) => worker.limit).filter((limit) => limit > 0);
+    const memoryWhole = Math.max(
+      used,
+      Math.min(Math.max(...limits, 0), Math.max(2 * used, Math.min(...limits))),
+    );
     say(
       'memory',
       bars(
@@ -225,7 +230,7 @@ export function open({ records, history, workerHref, taskSearchHref }) {
           const mine = parts(worker, MEMORY);
           return row(worker, mine, bytes(worker.managed + worker.unmanaged), worker.limit);
         },
-        Math.max(memoryWhole, ...limits),
+        memoryWhole,
       ),
       bytes,
     );

@@ -1,7 +1,7 @@
 // One task: its state, what it needs and who needs it, what happened to it, and its error.
 
 import { link, make, panel, scrolled, setText, svg, tabs } from './dom.js';
-import { clock, bytes, count, lines, name } from './format.js';
+import { bytes, clock, count, dateTime, lines, name } from './format.js';
 import { curve } from './layout.js';
 import { facts, loaded, short } from './parts.js';
 import { get, poll } from './stream.js';
@@ -140,6 +140,38 @@ function story(steps, workerHref) {
   );
 }
 
+function workerStories(stories, workerHref) {
+  if (stories.length === 0) {
+    return make('p', { class: 'quiet' }, 'No worker knows it.');
+  }
+  return make(
+    'div',
+    { class: 'page' },
+    ...stories.map(({ worker, steps, error }) =>
+      make(
+        'section',
+        {},
+        make('h3', {}, link(workerHref(worker), name(worker, 60))),
+        error
+          ? make('p', { class: 'quiet' }, name(error, 1000))
+          : make(
+              'ol',
+              { class: 'log', tabindex: '0', 'aria-label': `Steps on ${name(worker, 60)}` },
+              ...steps.map((step) =>
+                make(
+                  'li',
+                  {},
+                  make('span', { class: 'quiet' }, step.time ? clock(step.time, 3) : ''),
+                  ' ',
+                  make('bdi', {}, name(step.text, 1000)),
+                ),
+              ),
+            ),
+      ),
+    ),
+  );
+}
+
 export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parameters) {
   const key = parameters.get('key') ?? '';
   const state = make('span', { class: 'state' });
@@ -161,7 +193,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
         {},
         ...list.flatMap((each, index) => [index ? ', ' : '', link(workerHref(each), name(each, 60))]),
       );
-    const isSet = (value) => value && Object.keys(value).length > 0;
+    const isSet = (value) => Object.values(value ?? {}).some((each) => each && each.length !== 0);
     content.replaceChildren(
       panel(
         'Now',
@@ -177,11 +209,13 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
             'Wanted by',
             task.wanted_by.length ? task.wanted_by.map((each) => name(each, 80)).join(', ') : 'nobody',
           ],
-          ['Priority', isSet(task.priority) ? short(task.priority) : null],
+          ['Priority', task.priority?.length ? short(task.priority) : null],
           ['Restrictions', isSet(task.restrictions) ? short(task.restrictions) : null],
           ['Resources', isSet(task.resources) ? short(task.resources) : null],
           ['Annotations', isSet(task.annotations) ? short(task.annotations) : null],
           ['Retries left', task.retries || null],
+          ['In this state since', task.since > 0 ? dateTime(task.since) : null],
+          ['Workers that died with it', task.suspicious || null],
         ]),
       ),
       ...(task.exception || task.traceback
@@ -214,9 +248,13 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
         tabs('Story', [
           { title: 'At the scheduler', open: (place) => place.append(story(task.story, workerHref)) },
           {
-            title: 'With its workers',
+            title: 'On workers',
             open: (place) =>
-              loaded(place, async () => story((await get('task/story', { key })).story, workerHref), fail),
+              loaded(
+                place,
+                async () => workerStories((await get('task/story', { key })).worker_stories, workerHref),
+                fail,
+              ),
           },
         ]),
       ),
@@ -234,11 +272,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
     },
     (error) => {
       setText(state, error.status === 404 ? 'forgotten' : state.textContent);
-      fail(
-        error.status === 404
-          ? new Error('The scheduler does not know this task, or has forgotten it.')
-          : error,
-      );
+      fail(error);
     },
   );
   return {

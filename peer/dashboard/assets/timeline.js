@@ -207,6 +207,7 @@ export class Timeline {
   #paint() {
     const { canvas, scroller } = this;
     const began = performance.now();
+    scroller.style.setProperty('--lanes', this.#records.lanes.length);
     const scale = devicePixelRatio || 1;
     const [width, height] = [scroller.clientWidth, scroller.clientHeight];
     if (width === 0 || height === 0) {

@@ -101,6 +101,8 @@ export function open({ act, fail, taskHref }, parameters) {
       facts([
         ['Address', worker.address],
         ['Host', worker.host],
+        ['Directory', worker.local_directory],
+        ['Id', worker.id],
         ['Kind', worker.kind],
         ['Nanny', worker.nanny],
         ['Threads', count(worker.threads)],
@@ -162,11 +164,10 @@ export function open({ act, fail, taskHref }, parameters) {
         content.append(place);
         // Once, when the worker is known: what it shows seldom changes, and may be selected.
         details = () => {
-          const { versions, metrics, memory_limits: limits } = newest?.worker ?? {};
+          const { services, metrics } = newest.worker;
           place.replaceChildren(
             ...[
-              ['Limits of memory', limits],
-              ['Versions', versions],
+              ['Services', services],
               ['Metrics', metrics],
             ]
               .filter(([, value]) => value && Object.keys(value).length)
