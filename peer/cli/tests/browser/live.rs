@@ -1,10 +1,10 @@
 //! What happens in the cluster appears without loading the page again.
 
-use crate::{browser, cluster, dashboard_port, rust_worker, scheduler};
+use crate::{browser, cluster, dashboard_port, rust_worker, scheduler, with_client};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_dies_leaves_the_table_whose_rows_stay_clickable() {
-    let cluster = cluster(&[]);
+    let cluster = cluster();
     let alice = rust_worker(&cluster.scheduler, "alice", &[]);
     let browser = browser(&cluster.scheduler, 1100);
     browser.open("/workers");
@@ -16,8 +16,12 @@ async fn a_worker_that_dies_leaves_the_table_whose_rows_stay_clickable() {
     assert_eq!(browser.run("return window.row.isConnected"), true);
     drop(bob);
     browser.wait("return !document.querySelector('table.rows').textContent.includes('bob')");
-    browser.check_log_except(&[]);
+    browser.click("tbody a");
+    browser.wait_for_text("h1", "alice");
     drop(alice);
+    browser.wait_for_text("#notice", "not in the cluster any more");
+    // Of the requests about a worker that has gone
+    browser.check_log_except(&["404"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,6 +44,69 @@ async fn a_restart_of_the_scheduler_is_said_and_survived() {
     browser.wait_for_text("#notice", "was restarted");
     drop(second);
     browser.log();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_and_the_task_stream_grow_while_tasks_run() {
+    let mut cluster = cluster();
+    let worker = rust_worker(&cluster.scheduler, "alice", &["--nthreads", "2"]);
+    let browser = browser(&cluster.scheduler, 1100);
+    browser.open("/status");
+    browser.wait_for_text("#connection", "Live");
+    for count in [10, 20] {
+        cluster.python(&format!(
+            "kept = [client.submit(operator.neg, n, key=f'step-{{n}}') for n in range({count})]\nwait(kept) and None"
+        ));
+        browser.wait(&format!(
+            "return Number(document.querySelector('canvas').dataset.records) >= {count}"
+        ));
+        browser.wait_for_text(".progress", &format!("{count} / {count}"));
+    }
+    browser.check_log_except(&[]);
+    drop(worker);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_the_token_can_look_and_change_the_cluster() {
+    let token = format!("token-of-the-tests-{}", std::process::id());
+    let file = std::env::temp_dir().join(&token);
+    std::fs::write(&file, &token).expect("it is written");
+    let scheduler = scheduler(
+        "0",
+        "0",
+        &["--dashboard-token", file.to_str().expect("UTF-8")],
+    );
+    let mut cluster = with_client(scheduler);
+    let mut alice = rust_worker(&cluster.scheduler, "alice", &[]);
+    cluster.python("kept = client.submit(sum, [1], key='wait-1', resources={'GPU': 1})");
+    let browser = browser(&cluster.scheduler, 1100);
+    browser.open("/workers");
+    for wrong in ["wrong", &token] {
+        browser.wait_for_text("dialog", "Token");
+        browser.type_into("dialog input", wrong);
+        browser.click("dialog .primary");
+    }
+    browser.wait_for_text("table.rows", "alice");
+    browser.open("/task?key=wait-1");
+    browser.wait_for_text(".state", "no-worker");
+    browser.click(".page-head .action");
+    browser.click("dialog .danger");
+    browser.wait_for_text(".state", "forgotten");
+    assert_eq!(cluster.python("kept.cancelled()"), "True");
+
+    browser.click("nav a[href=workers]");
+    browser.wait_for_text("table.rows", "alice");
+    browser.click("tbody .action button");
+    // Nothing is done before the answer.
+    browser.click("dialog button[value=cancel]");
+    browser.wait_for_text("table.rows", "alice");
+    browser.click("tbody .action button");
+    browser.click("dialog .danger");
+    browser.wait_for_text("main", "None");
+    assert!(alice.ended());
+    // Of requests with the wrong token, and about the task that was cancelled
+    browser.check_log_except(&["401", "404"]);
+    std::fs::remove_file(file).expect("it is there");
 }
 
 #[test]

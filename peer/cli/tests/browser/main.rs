@@ -6,6 +6,8 @@
 
 mod live;
 mod modules;
+mod names;
+mod sizes;
 mod views;
 mod webdriver;
 
@@ -25,6 +27,8 @@ fn scheduler(port: &str, dashboard_port: &str, arguments: &[&str]) -> Peer {
     command.arg("--dashboard-address");
     command.arg(format!("127.0.0.1:{dashboard_port}"));
     command.args(arguments);
+    // Workers of `load.py` send no heartbeats.
+    command.env("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1 hour");
     Peer::spawn_command("scheduler", &mut command, |log| {
         address_after(log, "Scheduler at:")
     })
@@ -38,8 +42,12 @@ fn dashboard_port(scheduler: &Peer) -> String {
 }
 
 /// A scheduler with a dashboard, and a client in Python.
-fn cluster(arguments: &[&str]) -> Cluster {
-    let scheduler = scheduler("0", "0", arguments);
+fn cluster() -> Cluster {
+    with_client(scheduler("0", "0", &[]))
+}
+
+/// A scheduler and a client of it in Python.
+fn with_client(scheduler: Peer) -> Cluster {
     let client = Peer::spawn(
         Environment::Current,
         "worker_client.py",
@@ -65,4 +73,16 @@ fn rust_worker(scheduler: &Peer, name: &str, arguments: &[&str]) -> Peer {
 /// Starts a browser for the dashboard of a scheduler.
 fn browser(scheduler: &Peer, width: u32) -> Browser {
     Browser::start(&dashboard_port(scheduler), width)
+}
+
+/// A key as a part of an URL.
+fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
 }

@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value as Json, json};
 
 /// The longest time until the page shows what a test waits for.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest time until chromedriver answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,24 +33,9 @@ pub(crate) struct Browser {
 impl Browser {
     /// Starts a browser, whose page is `width` pixels wide, for the dashboard at a port.
     pub(crate) fn start(port: &str, width: u32) -> Self {
-        let mut driver = Command::new("chromedriver")
-            .args(["--port=0"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("chromedriver: {error}; apt-get install chromium chromium-driver")
-            });
-        let stdout = driver.stdout.take().expect("a pipe");
-        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-        let started = lines.find_map(|line| {
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse().ok()
-        });
-        let driver_port = started.expect("chromedriver says its port");
-        // It goes on printing.
-        std::thread::spawn(move || lines.count());
+        // The port that it has chosen may be taken before it listens.
+        let started = (0..5).find_map(|_| start_driver());
+        let (driver, driver_port) = started.expect("chromedriver listens");
 
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -261,6 +246,32 @@ impl Browser {
         stream.read_exact(&mut answer)?;
         serde_json::from_slice(&answer).map_err(std::io::Error::other)
     }
+}
+
+/// Starts chromedriver at a port of its choice; `None` if it ends.
+fn start_driver() -> Option<(Child, u16)> {
+    let mut driver = Command::new("chromedriver")
+        .args(["--port=0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| {
+            panic!("chromedriver: {error}; apt-get install chromium chromium-driver")
+        });
+    let stdout = driver.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let port = lines.find_map(|line| {
+        let (_, port) = line.split_once("started successfully on port ")?;
+        port.trim_end_matches('.').parse().ok()
+    });
+    let Some(port) = port else {
+        let _ = driver.wait();
+        return None;
+    };
+    // It goes on printing.
+    std::thread::spawn(move || lines.count());
+    Some((driver, port))
 }
 
 impl Drop for Browser {
