@@ -6,6 +6,7 @@ use clap::Args;
 use daskwire_dashboard::{DashboardOptions, HttpAddress, Server, TlsFiles, Token};
 use serde_json::json;
 
+use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
@@ -21,7 +22,8 @@ pub(crate) struct DashboardArguments {
     /// change anything]
     #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
     dashboard_token: Option<PathBuf>,
-    /// Serve the dashboard by HTTPS, with the certificate in this PEM file
+    /// Serve the dashboard by HTTPS, with the certificate in this PEM file [default:
+    /// distributed.scheduler.dashboard.tls.cert and key]
     #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
     dashboard_cert: Option<PathBuf>,
     /// The private key of --dashboard-cert [default: the same file]
@@ -52,12 +54,17 @@ impl DashboardArguments {
         self.dashboard_api
     }
 
-    /// The files for HTTPS.
-    pub(crate) fn tls(&self) -> Option<TlsFiles> {
-        let cert = self.dashboard_cert.as_ref()?;
-        let key = self.dashboard_key.as_ref().unwrap_or(cert);
-        let files = TlsFiles::new(cert, key);
-        Some(files.with_ca_file(self.dashboard_ca_file.clone()))
+    /// The files for HTTPS: those of the command line, or of Dask's settings for its dashboard.
+    pub(crate) fn tls(&self, config: &Config) -> Option<TlsFiles> {
+        if let Some(cert) = &self.dashboard_cert {
+            let key = self.dashboard_key.as_ref().unwrap_or(cert);
+            let files = TlsFiles::new(cert, key);
+            return Some(files.with_ca_file(self.dashboard_ca_file.clone()));
+        }
+        let file = |name| config.string(&format!("distributed.scheduler.dashboard.tls.{name}"));
+        let cert = file("cert")?;
+        let key = file("key").unwrap_or_else(|| cert.clone());
+        Some(TlsFiles::new(cert, key))
     }
 
     /// Adds the token to options.

@@ -6,6 +6,8 @@ mod attacks;
 mod captures;
 mod comms_with_dask;
 mod connections;
+#[cfg(unix)]
+mod dashboard_data;
 mod diagnose;
 mod functions_with_dask;
 mod inspect;

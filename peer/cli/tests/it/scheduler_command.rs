@@ -45,12 +45,11 @@ fn http_port(log: &str) -> String {
 }
 
 /// Metrics of Dask's scheduler that this one does not have.
-const NOT_METRICS: [&str; 10] = [
+const NOT_METRICS: [&str; 9] = [
     "gc_collection",
     "gil_contention",
     "last_time",
     "prefix_state_totals",
-    "task_groups",
     "tasks_compute",
     "tasks_forgotten",
     "tasks_suspicious",

@@ -121,7 +121,7 @@ impl Settings {
                 config,
                 shown(&policy, config, arguments),
             )?,
-            dashboard_tls: arguments.dashboard_arguments.tls(),
+            dashboard_tls: arguments.dashboard_arguments.tls(config),
             policy,
             ignored: ignored(config),
             connect_timeout: config.parse("distributed.comm.timeouts.connect", duration)?,
@@ -169,7 +169,7 @@ impl Settings {
                 &config,
                 policy_settings(&policy, &config),
             )?,
-            dashboard_tls: arguments.tls(),
+            dashboard_tls: arguments.tls(&config),
             policy,
             ignored: ignored(&config),
             connect_timeout: None,
@@ -592,13 +592,15 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured, by clients those of locks.
-const HONOURED: [&str; 16] = [
+const HONOURED: [&str; 18] = [
     "active-memory-manager.interval",
     "active-memory-manager.measure",
     "active-memory-manager.start",
     "allowed-failures",
     "blocked-handlers",
     "contact-address",
+    "dashboard.tls.cert",
+    "dashboard.tls.key",
     "http.routes",
     "idle-timeout",
     "locks.lease-timeout",

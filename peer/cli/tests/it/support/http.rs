@@ -7,8 +7,23 @@ use std::time::Duration;
 
 /// Requests a path over HTTP, and returns the head and body of the response.
 pub(crate) fn get(port: &str, path: &str) -> (String, String) {
+    request(port, "GET", path, "", "")
+}
+
+/// Sends a request with headers, each with its line end, and a body. Returns the head and body of the
+/// response.
+pub(crate) fn request(
+    port: &str,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (String, String) {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    let len = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len}\r\n{headers}\r\n{body}"
+    );
     stream.write_all(request.as_bytes()).expect("it reads");
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("UTF-8");
