@@ -291,7 +291,7 @@ async fn collections_call_functions_in_rust() {
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_know_their_task_in_a_local_cluster() {
     let (functions, mut ended) = functions();
-    let cluster = LocalCluster::builder().threads(2).functions(functions);
+    let cluster = LocalCluster::builder().nthreads(2).functions(functions);
     let cluster = cluster.start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
     let mut visits = client.subscribe_topic("visits").await.expect("subscribed");

@@ -1,6 +1,7 @@
 //! Schedulers that are killed, and others that continue from their journals.
 
 use std::collections::HashMap;
+use std::fs;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -82,12 +83,29 @@ fn graph(task_count: usize) -> (Graph, Vec<Key>, Vec<i64>) {
     (graph.collect(), wanted, values[last].to_vec())
 }
 
+/// Numbers below `end` in ascending order, as random as the hash of their places.
+fn random_numbers(count: usize, end: usize) -> Vec<usize> {
+    let numbers = (0..count).map(|place| {
+        let hash = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> 33) as usize % end
+    });
+    let mut numbers: Vec<usize> = numbers.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
-    let directory = Scratch::new("journal-kills");
+    for sync in ["always", "interval"] {
+        kill_schedulers(sync).await;
+    }
+}
+
+async fn kill_schedulers(sync: &str) {
+    let directory = Scratch::new(&format!("journal-kills-{sync}"));
     let (task_count, kill_count) = sizes();
     let runs = Runs::default();
-    let mut killed = scheduler(&directory, None, "always");
+    let mut killed = scheduler(&directory, None, sync);
     let address = killed.address().to_owned();
     let mut workers = Vec::new();
     for name in ["one", "two"] {
@@ -100,16 +118,21 @@ async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
     let futures = client.submit_graph(&graph, keys, &SubmitOptions::default());
     let futures = futures.expect("it is connected");
     let ran = |runs: &Runs| runs.lock().unwrap_or_else(PoisonError::into_inner).len();
-    for kill in 1..=kill_count {
-        // At any point of the graph, also before it was accepted.
-        let until = task_count * (kill - 1) / kill_count;
+    let mut points = random_numbers(kill_count, task_count);
+    match sync {
+        // Before the graph is accepted.
+        "always" => points[0] = 0,
+        // Tasks that have run before their graph is on disk run again.
+        _ => points.retain(|point| *point > task_count / 10),
+    }
+    for until in points {
         while ran(&runs) < until {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         tokio::task::block_in_place(|| {
             killed.signal("KILL");
             killed.ended();
-            killed = scheduler(&directory, Some(&address), "always");
+            killed = scheduler(&directory, Some(&address), sync);
         });
     }
     let results = client.gather(&futures).await.expect("all are computed");
@@ -119,12 +142,39 @@ async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
     assert_eq!(runs.len(), task_count);
     let again: Vec<_> = runs.iter().filter(|(_, count)| **count != 1).collect();
     assert!(again.is_empty(), "{again:?}\n{}", killed.log());
+    let log = killed.log();
+    assert!(log.contains("continues with"), "{log}");
+
+    // Nothing of it is left in memory, and nothing that the next scheduler would read.
+    drop(futures);
+    while !client.task_states().await.expect("it replies").is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // What was answered is on disk at most 50 ms later.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // A signal that ends it in order has workers and clients wait for the next one, too.
+    tokio::task::block_in_place(|| {
+        killed.signal("TERM");
+        assert!(killed.ended(), "{}", killed.log());
+        killed = scheduler(&directory, Some(&address), sync);
+    });
+    client.connected().await.expect("it connects again");
+    let sum = client.submit("native:node", [vec![1, 2]]);
+    let sum = sum.expect("it is connected").result_as::<i64>().await;
+    assert_eq!(sum.expect("it is computed"), 3);
+    let log = killed.log();
+    assert!(!log.contains("continues with"), "{log}");
+    let files = fs::read_dir(directory.path()).expect("it exists");
+    let len = files.map(|file| {
+        file.and_then(|file| file.metadata())
+            .map_or(0, |file| file.len())
+    });
+    let len: u64 = len.sum();
+    assert!(len < 64 << 10, "{len} bytes for {task_count} tasks");
     client.close().await.expect("it is connected");
     for worker in workers {
         worker.close().await;
     }
-    let log = killed.log();
-    assert!(log.contains("continues with"), "{log}");
 }
 
 /// A disk is full, as for a limit of the length of files, which needs no disk of its own.

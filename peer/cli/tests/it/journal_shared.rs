@@ -6,9 +6,9 @@ use crate::support::worker::python_worker;
 use daskwire_testing::cluster::Cluster;
 use daskwire_testing::{Environment, Peer, python};
 
-/// Puts something into each kind of object. The lock and the event stay as they are.
+/// Puts something into each kind of object. The lock, the semaphore and the event stay as they are.
 const SHARE: &str = "\
-from distributed import Event, Lock, Queue, Variable
+from distributed import Event, Lock, Queue, Semaphore, Variable
 x = client.submit(lambda: 41 + 1, key='x')
 x.result()
 Variable('future').set(x)
@@ -16,17 +16,18 @@ Variable('data').set({'a': [1, 'b']})
 queue = Queue('queue')
 for value in [1, x, 'three']: queue.put(value)
 Event('event').set()
-lock = Lock('lock')
+lock, semaphore = Lock('lock'), Semaphore(3, 'semaphore')
+client.set_metadata(['place', 'x'], 3)
 client.publish_dataset(dataset=[x, 5])
-lock.acquire(), queue.get()";
+lock.acquire(), semaphore.acquire(), queue.get()";
 
 /// A list that is not in a pickle arrives as a tuple, as from Dask's scheduler.
 const DATA: (&str, &str) = ("Variable('data').get(timeout=5)", "{'a': (1, 'b')}");
 
 /// What a client finds, after the imports.
-const FOUND: [(&str, &str); 7] = [
+const FOUND: [(&str, &str); 9] = [
     (
-        "from distributed import Event, Lock, Queue, Variable\nVariable('future').get(timeout=5).result()",
+        "from distributed import Event, Lock, Queue, Semaphore, Variable\nVariable('future').get(timeout=5).result()",
         "42",
     ),
     DATA,
@@ -37,6 +38,8 @@ const FOUND: [(&str, &str); 7] = [
     ),
     ("Event('event').is_set()", "True"),
     ("Lock('lock').acquire(timeout=1)", "False"),
+    ("Semaphore(3, 'semaphore').get_value()", "1"),
+    ("client.get_metadata(['place', 'x'])", "3"),
     (
         "future, number = client.get_dataset('dataset')\nfuture.result(), number, client.list_datasets()",
         "(42, 5, ('dataset',))",
@@ -56,7 +59,7 @@ async fn a_client_finds_what_another_has_shared_before_the_scheduler_was_killed(
     let mut before = client(scheduler_at("0", &journal));
     let address = before.scheduler.address().to_owned();
     let _worker = python_worker(&address, "kept", &[], &[]);
-    assert_eq!(before.python(SHARE), "(True, 1)");
+    assert_eq!(before.python(SHARE), "(True, True, 1)");
     assert_eq!(before.python(DATA.0), DATA.1);
     // First the client, which keeps the lock, then the scheduler.
     let Cluster {
