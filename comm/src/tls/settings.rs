@@ -156,6 +156,7 @@ impl TlsSettings {
 
 /// A TLS version: `1.2` or `1.3` in Dask's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum TlsVersion {
     /// TLS 1.2, the oldest version.
     #[default]
@@ -611,6 +612,7 @@ pub struct RoleSettings {
 
 /// The role of a process in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ClusterRole {
     /// Submits tasks.
     Client,

@@ -191,7 +191,7 @@ impl Builder {
     }
 
     /// Sets the number of threads of each worker. Default: 1.
-    pub const fn threads(mut self, count: usize) -> Self {
+    pub const fn nthreads(mut self, count: usize) -> Self {
         self.nthreads = count;
         self
     }

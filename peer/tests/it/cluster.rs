@@ -26,7 +26,7 @@ async fn result(future: &TaskFuture) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
     let cluster = LocalCluster::builder()
-        .threads(2)
+        .nthreads(2)
         .start()
         .await
         .expect("a cluster");
@@ -307,7 +307,7 @@ async fn names(client: &Client) -> Vec<(String, u64, u64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_worker_has_settings_of_its_own() {
     let mut cluster = LocalCluster::builder()
-        .threads(3)
+        .nthreads(3)
         .configure_workers(|number, worker| match number {
             0 => worker.name("gpu").resource("GPU", 2.0).nthreads(1),
             1 => worker.memory_limit(1 << 30),

@@ -49,7 +49,7 @@ impl Setting {
         let policy = Policy::default().with_client_grace(client_grace);
         let cluster = LocalCluster::builder()
             .functions(functions)
-            .threads(4)
+            .nthreads(4)
             .scheduler(Options::default().with_policy(policy))
             .start()
             .await

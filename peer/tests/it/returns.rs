@@ -88,7 +88,7 @@ async fn no_task_runs_again_whose_result_or_run_a_worker_returns_with() {
         let cluster = LocalCluster::builder()
             .transport(transport)
             .workers(1)
-            .threads(4)
+            .nthreads(4)
             .functions(runs.functions())
             .start()
             .await
@@ -133,7 +133,7 @@ async fn results_are_right_while_workers_come_and_go() {
     let cluster = LocalCluster::builder()
         .transport(ClusterTransport::Tcp)
         .workers(3)
-        .threads(2)
+        .nthreads(2)
         .functions(runs.functions())
         .start()
         .await

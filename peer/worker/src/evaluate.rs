@@ -386,8 +386,15 @@ impl TaskContext<'_> {
                 let place = "an argument of this task";
                 return Err(Fault::Unsupported(self.unreadable(place, &what, false)));
             }
-            // Parsing a task never produces these.
+            // Parsing a task never produces it.
             Argument::Unconverted(error) => return Err(GraphError::from(error).into()),
+            other => {
+                let what = format!("an argument of this task ({other:?}) is not supported");
+                return Err(Fault::Unsupported(RemoteError::new(
+                    "NotImplementedError",
+                    &what,
+                )));
+            }
         })
     }
 }
@@ -436,7 +443,7 @@ fn name_of(function: &Function) -> Option<String> {
     match function {
         Function::Native(name) => Some(name.clone()),
         Function::Python { module, name } => Some(format!("{module}.{name}")),
-        Function::Partial { .. } | Function::Unknown(_) => None,
+        _ => None,
     }
 }
 

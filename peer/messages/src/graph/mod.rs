@@ -22,9 +22,9 @@ mod write;
 use core::fmt;
 use std::sync::Arc;
 
-use daskwire_value::{IntoValue, ValueError, brief_debug};
+use daskwire_value::{Array, IntoValue, Object, ValueError, brief_debug};
 
-use crate::{Key, Value};
+use crate::{Key, Serialized, Value};
 
 pub use depends::Calls;
 pub use error::GraphError;
@@ -37,6 +37,7 @@ pub use write::{call_pickles, futures_pickle, instance_pickle};
 
 /// A function that a task calls.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Function {
     /// A Python function. The scheduler must be able to import it, even if only
     /// workers call it.
@@ -140,6 +141,7 @@ impl fmt::Display for Function {
 
 /// An argument of a task.
 #[derive(Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Argument {
     /// A value that is sent with the task.
     Value(Value),
@@ -245,7 +247,8 @@ impl Argument {
 }
 
 /// The positional arguments of a call: a tuple of values, futures and keys of any
-/// types, an array, slice or vector of one type, or a single value, string or future.
+/// types, an array, slice or vector of one type, or a single value, string or future; for a single
+/// argument of another type, `(argument,)`.
 ///
 /// ```
 /// use daskwire_messages::Key;
@@ -261,7 +264,7 @@ impl Argument {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the arguments of a call",
     note = "arguments are a tuple such as `(&future, 2, \"three\")`, an array or a vector of one type, \
-            or a single number, string, `Value` or future; for one argument of another type, \
+            or a single number, string, `Array`, `Value` or future; for one argument of another type, \
             write `(argument,)`"
 )]
 pub trait Arguments {
@@ -318,7 +321,7 @@ macro_rules! single {
 
 single! {
     bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64 char &str String &String
-    Argument Value Key &Key
+    Argument Array Object Serialized Value Key &Key
 }
 
 macro_rules! tuples {

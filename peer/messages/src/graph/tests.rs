@@ -99,7 +99,7 @@ fn copies_tasks_with_unknown_objects() {
         Ok::<(), daskwire_pickle::WriteError>(())
     };
     let pickle = crate::scratch::pickle(WriterOptions::default(), write).expect("writable pickle");
-    let expression = crate::Serialized::of_written_pickle(pickle.into());
+    let expression = Serialized::of_written_pickle(pickle.into());
     let tasks = Graph::read_outline(&expression, None).expect("a graph");
     let [a, c] = &tasks[..] else {
         panic!("{tasks:?}");
@@ -154,7 +154,7 @@ fn function_of_partial(args: &[i64], attributes: &[(&str, &str)]) -> Function {
         writer.i64(3);
         Ok::<(), WriteError>(())
     });
-    let spec = crate::Serialized::of_written_pickle(pickle.expect("writable pickle").into());
+    let spec = Serialized::of_written_pickle(pickle.expect("writable pickle").into());
     match Task::read(&spec, &"a".into()).expect("a task").work {
         Work::Call { function, .. } => function,
         work => panic!("{work:?} is no call"),
@@ -198,7 +198,7 @@ fn function_of_caller(args: &[i64], caller: &str, name: &str) -> Function {
         writer.i64(3);
         Ok::<(), WriteError>(())
     });
-    let spec = crate::Serialized::of_written_pickle(pickle.expect("writable pickle").into());
+    let spec = Serialized::of_written_pickle(pickle.expect("writable pickle").into());
     match Task::read(&spec, &"a".into()).expect("a task").work {
         Work::Call { function, .. } => function,
         work => panic!("{work:?} is no call"),
@@ -246,7 +246,7 @@ fn a_value_may_be_shared_many_times() {
             writer.get(index);
         }
     });
-    let spec = crate::Serialized::of_written_pickle(pickle);
+    let spec = Serialized::of_written_pickle(pickle);
     let task = Task::read(&spec, &"a".into()).expect("a task");
     let all = vec![Value::from("x"); 50_000];
     assert_eq!(task, Task::new("a", "len", [Value::List(all.into())]));
@@ -287,7 +287,7 @@ fn references_in_plain_containers_are_no_dependencies() {
     );
     assert_eq!(found.expect("a task").0, []);
     drop(tree);
-    let run_spec = crate::Serialized::of_written_pickle(pickle);
+    let run_spec = Serialized::of_written_pickle(pickle);
     let task = Task::read(&run_spec, &Key::from("a")).expect("a task");
     assert_eq!(task.dependencies(), []);
     let Work::Call { arguments, .. } = task.work else {
@@ -337,7 +337,7 @@ fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
             index = writer.get(index).end().memoize();
         }
     });
-    let spec = crate::Serialized::of_written_pickle(pickle);
+    let spec = Serialized::of_written_pickle(pickle);
     Task::read(&spec, &"a".into()).expect_err("too large");
 }
 
@@ -377,7 +377,7 @@ fn bounds_the_data_shared_by_tasks() {
             Ok::<(), WriteError>(())
         });
         let pickle = pickle.expect("writable pickle");
-        Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()), None)
+        Graph::read_outline(&Serialized::of_written_pickle(pickle.into()), None)
     };
     // ROLES SCHEDULER-9: the tasks, and the data that they share.
     assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 51);
@@ -420,7 +420,7 @@ fn a_future_is_a_reference_to_its_key() {
         let future = writer.str("x").end().end().memoize();
         writer.get(future);
     });
-    let spec = crate::Serialized::of_written_pickle(pickle);
+    let spec = Serialized::of_written_pickle(pickle);
     let task = Task::read(&spec, &"a".into()).expect("a task");
     let x = Key::from("x");
     assert_eq!(task, Task::new("a", "len", [Argument::list([&x, &x])]));
@@ -525,7 +525,7 @@ fn reads_containers_of_old_style_graphs() {
             writer.dict(1).str("typ").global("builtins", class).end();
             writer.end().end();
         });
-        let spec = crate::Serialized::of_written_pickle(pickle);
+        let spec = Serialized::of_written_pickle(pickle);
         Task::read(&spec, &"a".into()).expect("a task")
     };
     let items = || vec![Argument::from(Key::from("x")), Argument::from(1)];
@@ -695,7 +695,7 @@ fn slots_are_read_by_their_names() {
     let read = |hex: &str| {
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
         let pickle: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let run_spec = crate::value::Serialized::pickled(&pickle);
+        let run_spec = Serialized::pickled(&pickle);
         Task::read_with_inputs(&run_spec, &Key::from("k"), &|_| false).expect("a task")
     };
     let list = Argument::List(vec![3.into(), 1.into(), 2.into()]);
