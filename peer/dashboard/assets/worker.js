@@ -101,7 +101,6 @@ export function open({ act, fail, taskHref }, parameters) {
       facts([
         ['Address', worker.address],
         ['Host', worker.host],
-        ['Directory', worker.local_directory],
         ['Id', worker.id],
         ['Kind', worker.kind],
         ['Nanny', worker.nanny],
@@ -164,9 +163,10 @@ export function open({ act, fail, taskHref }, parameters) {
         content.append(place);
         // Once, when the worker is known: what it shows seldom changes, and may be selected.
         details = () => {
-          const { services, metrics } = newest.worker;
+          const { local_directory: directory, services, metrics } = newest.worker;
           place.replaceChildren(
             ...[
+              ['Directory', { path: directory }],
               ['Services', services],
               ['Metrics', metrics],
             ]
