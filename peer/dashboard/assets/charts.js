@@ -1,7 +1,7 @@
 // Small charts of HTML and SVG: bars, stacks, lines over time, and a matrix.
 
 import { keyed, make, newId, setAttribute, setText, svg } from './dom.js';
-import { STATES, count, name, total } from './format.js';
+import { STATES, byName, count, name, total } from './format.js';
 
 /** A bar of parts; `parts` are `{ kind, value, label }`, and `whole` is the width of all of it. */
 export function stack(node, parts, whole) {
@@ -63,9 +63,7 @@ const MAX_BARS = 24;
  */
 export function bars(node, items, row, whole) {
   const rows = items.map(row);
-  if (rows.length > MAX_BARS) {
-    rows.sort((a, b) => sum(b.parts) - sum(a.parts));
-  }
+  rows.sort((a, b) => (rows.length > MAX_BARS ? sum(b.parts) - sum(a.parts) : byName(a.label, b.label)));
   const others = rows.splice(MAX_BARS);
   keyed(
     node,

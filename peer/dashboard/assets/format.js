@@ -102,6 +102,9 @@ export function lines(text) {
   );
 }
 
+/** Compares names by their numbers, too: worker-9 comes before worker-10. */
+export const byName = new Intl.Collator('en', { numeric: true }).compare;
+
 /** A worker's name, or its address without the scheme if it has none of its own. */
 export function workerName(worker) {
   return worker.name && worker.name !== worker.address

@@ -143,6 +143,7 @@ export class Records {
   first = Infinity;
   last = -Infinity;
   #next = null;
+  #ranks = new Map();
   #lanesByKey = new Map();
   #workersByName = new Map();
   #prefixesByName = new Map();
@@ -155,6 +156,17 @@ export class Records {
       map.set(name, number);
     }
     return number;
+  }
+
+  /** Puts the lanes into the order of these addresses of workers; those of others come last. */
+  sortBy(addresses) {
+    this.#ranks = new Map(addresses.map((address, rank) => [address, rank]));
+    this.#sortLanes();
+  }
+
+  #sortLanes() {
+    const rank = (lane) => this.#ranks.get(this.workers[lane.worker]) ?? this.#ranks.size;
+    this.lanes.sort((a, b) => rank(a) - rank(b) || a.worker - b.worker || (a.thread < b.thread ? -1 : 1));
   }
 
   /** Adds a message of the view `stream`. */
@@ -179,7 +191,7 @@ export class Records {
       lane = new Lane(worker, thread);
       this.#lanesByKey.set(key, lane);
       this.lanes.push(lane);
-      this.lanes.sort((a, b) => a.worker - b.worker || (a.thread < b.thread ? -1 : 1));
+      this.#sortLanes();
     }
     lane.push(start, stop, kind, prefix);
     this.length += 1;

@@ -3,7 +3,19 @@
 import { bar, bars, legend, matrix, stateBar, sum, tile } from './charts.js';
 import { FAILED, KINDS, TRANSFER, prefixCss } from './colours.js';
 import { keyed, make, panel, scrolled, setAttribute, setText } from './dom.js';
-import { STATES, bytes, count, duration, name, percent, plural, rate, total, workerName } from './format.js';
+import {
+  STATES,
+  byName,
+  bytes,
+  count,
+  duration,
+  name,
+  percent,
+  plural,
+  rate,
+  total,
+  workerName,
+} from './format.js';
 import { Timeline, legendButton } from './timeline.js';
 
 const MEMORY = [
@@ -39,7 +51,9 @@ export function open({ records, history, workerHref, taskSearchHref }) {
       { list: make('ul', { class: 'bars' }), more: make('p', { class: 'quiet' }) },
     ]),
   );
+  // The names of workers by address, in their order.
   const labels = new Map();
+  let named = null;
   const bandwidth = matrix(rate);
   const bandwidthEmpty = make('p', { class: 'quiet' }, 'No transfer between workers yet.');
   const barPanel = (id, title, ...extra) => panel(title, {}, ...extra, lists[id].list, lists[id].more);
@@ -271,11 +285,16 @@ export function open({ records, history, workerHref, taskSearchHref }) {
       ),
       percent,
     );
-    labels.clear();
-    for (const worker of workers) {
-      labels.set(worker.address, workerName(worker));
+    const known = workers.map((worker) => worker.address + worker.name).join();
+    if (known !== named) {
+      named = known;
+      labels.clear();
+      for (const worker of [...workers].sort((a, b) => byName(workerName(a), workerName(b)))) {
+        labels.set(worker.address, workerName(worker));
+      }
+      records.sortBy([...labels.keys()]);
+      stream.setWorkers(labels);
     }
-    stream.setWorkers(labels);
   }
 
   function showBandwidth({ workers, rows }) {

@@ -2,12 +2,9 @@
 // values change, so that they can be clicked.
 
 import { keyed, make, scrolled, setAttribute, setText } from './dom.js';
-import { count } from './format.js';
+import { byName, count } from './format.js';
 
 const PAGE = 100;
-
-// Numbers in names count: worker-9 comes before worker-10.
-const NAMES = new Intl.Collator('en', { numeric: true });
 
 /**
  * `columns` are `{ id, title, text(row), value(row), href(row), isNumber, share(row), className(row)
@@ -86,7 +83,7 @@ export function table(
     const sign = by.isDescending ? -1 : 1;
     order = matching().sort((a, b) => {
       const [first, second] = [valueOf(by.column, a), valueOf(by.column, b)];
-      return sign * (typeof first === 'string' ? NAMES.compare(first, second) : first - second);
+      return sign * (typeof first === 'string' ? byName(first, second) : first - second);
     });
     columns.forEach((column, index) =>
       setAttribute(
