@@ -313,3 +313,112 @@ impl Viewing {
         self.0.has_stalled.notified().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// Runs as many viewers for ten seconds, and nobody before and after. Returns how many snapshots
+    /// were taken, and how many messages each viewer has read.
+    async fn watch(viewer_count: usize) -> (usize, Vec<usize>) {
+        let live = Arc::new(Live::default());
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&taken);
+        let running = tokio::spawn(Arc::clone(&live).run(move |views| {
+            if views != Views::default() {
+                assert!(views.contains(View::Cluster) && !views.contains(View::Stream));
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            let mut snapshot = Snapshot::default();
+            snapshot.add(View::Cluster, b"{}");
+            Some(snapshot)
+        }));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(taken.load(Ordering::Relaxed), 0);
+        let views = Views::parse("cluster").expect("a view");
+        let viewers = (0..viewer_count).map(|_| {
+            let messages = live.view(views, 0, Viewing::default());
+            let mut messages = messages.expect("few viewers");
+            tokio::spawn(async move {
+                let mut count = 0;
+                let end = tokio::time::sleep(Duration::from_secs(10));
+                let mut end = core::pin::pin!(end);
+                loop {
+                    tokio::select! {
+                        message = messages.0.recv() => {
+                            assert_eq!(message.expect("a message"), "event: cluster\ndata: {}\n\n");
+                            count += 1;
+                        }
+                        () = &mut end => return count,
+                    }
+                }
+            })
+        });
+        let viewers: Vec<JoinHandle<usize>> = viewers.collect();
+        let mut counts = Vec::new();
+        for viewer in viewers {
+            counts.push(viewer.await.expect("no panic"));
+        }
+        let before = taken.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let after = taken.load(Ordering::Relaxed);
+        assert!(after <= before + 1, "{after} after {before}");
+        running.abort();
+        (before, counts)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_viewers_cost_the_scheduler_as_much_as_one() {
+        let (taken, counts) = watch(1).await;
+        assert!((19..=21).contains(&taken), "{taken}");
+        assert!((19..=21).contains(&counts[0]), "{counts:?}");
+        let (taken_for_ten, counts) = watch(10).await;
+        assert!(taken_for_ten <= taken + 1, "{taken_for_ten}");
+        assert!(
+            counts.iter().all(|count| (19..=21).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_viewer_that_reads_slowly_skips_and_one_that_reads_nothing_is_found() {
+        let live = Arc::new(Live::default());
+        let views = Views::parse("stream").expect("a view");
+        let viewing = Viewing::default();
+        let messages = live.view(views, 0, viewing.clone());
+        let mut messages = messages.expect("few viewers");
+        let mut number = 0;
+        let mut publish = || {
+            number += 1;
+            let part = |next: u64| Part {
+                next,
+                event: next.to_string().into(),
+            };
+            let mut snapshot = Snapshot::default();
+            // The last three are kept.
+            snapshot.add_stream((number..number + 3).map(part).collect());
+            live.snapshot.send_replace(Arc::new(snapshot));
+        };
+        tokio::task::yield_now().await;
+        for _ in 0..10 {
+            publish();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let mut read = Vec::new();
+        while let Ok(Some(message)) =
+            tokio::time::timeout(Duration::from_millis(100), messages.0.recv()).await
+        {
+            read.push(String::from_utf8_lossy(&message).into_owned());
+        }
+        // Those of the first snapshot, which it was about to read, and of the last one.
+        assert_eq!(read, ["1", "2", "3", "10", "11", "12"]);
+        let stalled = tokio::time::timeout(SILENCE, viewing.stalled()).await;
+        assert!(stalled.is_err(), "it reads all that there is");
+        // One message waits, and the next one after a silence is not read in time.
+        publish();
+        let stalled = tokio::time::timeout(2 * STALL, viewing.stalled()).await;
+        stalled.expect("it is found");
+    }
+}

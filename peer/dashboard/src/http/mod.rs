@@ -128,6 +128,7 @@ impl Server {
             .enable_all()
             // Queries of a role that hangs keep a thread each.
             .max_blocking_threads(4)
+            .thread_name("http")
             .build()?;
         let thread = std::thread::Builder::new().name("http".to_owned());
         thread.spawn(move || {

@@ -47,7 +47,7 @@ impl SpanKind {
 }
 
 /// A span of time in which a worker did something for a task.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
     /// The worker.

@@ -522,3 +522,91 @@ fn counts_repeated_dependencies_once() {
     cluster.finish(worker, "z");
     assert_eq!(cluster.sent_to_client(me), ["key-in-memory z"]);
 }
+
+#[test]
+fn what_people_look_at_takes_no_longer_with_more_tasks() {
+    let looked_at = |size: usize| {
+        let mut cluster = Eager::new(4);
+        let annotations = Value::dict([("resources", Value::dict([("GPU", 1)]))]);
+        let unmet = (0..size).map(|number| constant(format!("gpu-{number}")));
+        let keys = (0..size).map(|number| Key::from(format!("gpu-{number}")));
+        cluster.submit_with(unmet, keys.collect(), annotations);
+        let tasks = (0..size).map(|number| constant(name(number)));
+        cluster.submit(tasks, names(size));
+        cluster.work_on(size / 2);
+        let state = &cluster.state;
+        let steps = count(|| {
+            let mut prefixes = Prefixes::new();
+            assert!(!state.add_prefixes(0, &mut prefixes));
+            assert_eq!(prefixes["gpu"].counts.of("no-worker"), size as u64);
+            assert_eq!(prefixes["x"].counts.of("memory"), size as u64 / 2);
+            assert_eq!(state.state_counts().total(), 2 * size as u64);
+            assert_eq!(state.finished_count(), size as u64 / 2);
+            assert_eq!(state.overview_workers(None, SLICE).len(), 4);
+            assert_eq!(state.worker_counts().saturated, 4);
+            let unmet = state.unmet_demands(20);
+            assert_eq!((unmet.len(), unmet[0].count), (1, size));
+            assert_eq!((unmet[0].keys.len(), unmet[0].resources["GPU"]), (20, 1.0));
+            assert!(state.running_tasks("tcp://w0:1", 32).len() <= 32);
+            let details = state.task_details(&Key::from("gpu-1"), 20);
+            assert_eq!(details.expect("known").overview.state, "no-worker");
+        });
+        let searched = count(|| {
+            let (found, next) = state.find_tasks(0, 20, |key, _| *key == Key::from("no"));
+            assert_eq!((found.len(), next), (0, Some(1024)));
+            let (nodes, next) = state.graph_of_tasks(0, Some("x"));
+            assert_eq!((nodes.len(), next), (0, Some(1024)));
+        });
+        (steps, searched)
+    };
+    assert_eq!(looked_at(2_000), looked_at(16_000));
+}
+
+#[test]
+fn spans_are_recorded_only_while_they_are_wanted() {
+    let mut cluster = Eager::new(1);
+    let run = |cluster: &mut Eager, first: usize, size: usize| {
+        let numbers = first..first + size;
+        let tasks = numbers.clone().map(|number| constant(name(number)));
+        let keys = numbers.map(|number| Key::from(name(number))).collect();
+        cluster.submit(tasks, keys);
+        while let Some((worker, task)) = cluster.tasks.pop() {
+            let step = |action: &str, start: f64| StartStop {
+                action: action.to_owned(),
+                start,
+                stop: start + 0.5,
+                ..StartStop::default()
+            };
+            let message = TaskFinished {
+                key: task.key,
+                run_id: task.run_id,
+                thread: Some(7),
+                startstops: vec![
+                    step("transfer", 1.0),
+                    step("compute", 2.0),
+                    step("compute", f64::NAN),
+                ],
+                ..TaskFinished::default()
+            };
+            cluster.handle(SchedulerInput::FromWorker(worker, message.into()));
+        }
+    };
+    run(&mut cluster, 0, 3);
+    assert_eq!(cluster.state.span_count(), 0);
+    cluster.state.record_spans(true);
+    run(&mut cluster, 3, 3);
+    let (first, spans) = cluster.state.spans(0, 100);
+    assert_eq!((first, spans.len(), cluster.state.span_count()), (0, 6, 6));
+    let compute = &spans[1];
+    assert_eq!((compute.start, compute.stop, compute.thread), (2.0, 2.5, 7));
+    assert_eq!((compute.kind, &*compute.prefix), (SpanKind::Compute, "x"));
+    assert_eq!(spans[0].kind, SpanKind::Transfer);
+    assert_eq!(cluster.state.spans(4, 1).1.len(), 1);
+    assert_eq!(cluster.state.spans(100, 1), (6, Vec::new()));
+    run(&mut cluster, 6, 5_000);
+    let (first, spans) = cluster.state.spans(0, usize::MAX);
+    assert_eq!((first, spans.len()), (10_006 - 8_192, 8_192));
+    cluster.state.record_spans(false);
+    run(&mut cluster, 5_006, 3);
+    assert_eq!(cluster.state.spans(0, 100), (10_006, Vec::new()));
+}
