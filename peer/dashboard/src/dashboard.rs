@@ -12,6 +12,7 @@ use daskwire_scheduler::Scheduler;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::actions::Action;
 use crate::api::Call;
@@ -114,6 +115,20 @@ pub struct Dashboard {
     has_api: bool,
     pages: Arc<Pages>,
     live: Arc<Live>,
+    /// Whether the scheduler is not about to end.
+    serving: watch::Sender<bool>,
+}
+
+/// A dashboard that is served. What it does with the scheduler ends when this is dropped, so that the
+/// scheduler can be closed; until the process ends, requests are then answered with an error.
+#[derive(Debug)]
+#[must_use = "nothing is done for requests when this is dropped"]
+pub struct Serving(watch::Sender<bool>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
 }
 
 impl Dashboard {
@@ -152,6 +167,7 @@ impl Dashboard {
             has_api,
             pages: Arc::new(Pages::new(health, metrics)),
             live: Arc::default(),
+            serving: watch::Sender::new(true),
         }
     }
 
@@ -160,8 +176,10 @@ impl Dashboard {
     /// # Errors
     ///
     /// Those of the system for a thread.
-    pub fn serve(self, server: Server) -> io::Result<()> {
-        server.start(Arc::new(self))
+    pub fn serve(self, server: Server) -> io::Result<Serving> {
+        let serving = Serving(self.serving.clone());
+        server.start(Arc::new(self))?;
+        Ok(serving)
     }
 
     /// Answers a request for data.
@@ -203,9 +221,11 @@ impl Dashboard {
         })
     }
 
-    /// Has the scheduler do something, on its own threads.
+    /// Has the scheduler do something, on its own threads. What takes too long goes on if it `changes`
+    /// the cluster, and ends otherwise.
     async fn run<T, F>(
         &self,
+        changes: bool,
         act: impl FnOnce(Arc<Scheduler>) -> F + Send + 'static,
     ) -> Result<T, Failed>
     where
@@ -213,23 +233,40 @@ impl Dashboard {
         F: Future<Output = T> + Send,
     {
         let scheduler = self.scheduler.upgrade().ok_or_else(ended)?;
-        let acting = self.executor.spawn(async move { act(scheduler).await });
-        match tokio::time::timeout(ANSWER_TIMEOUT, acting).await {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(_)) => Err(ended()),
-            Err(_) => Err(Failed {
-                status: StatusCode::GATEWAY_TIMEOUT,
-                text: format!(
-                    "there is no answer after {} s; it may still be done",
-                    ANSWER_TIMEOUT.as_secs()
-                ),
-            }),
+        let mut serving = self.serving.subscribe();
+        let mut acting = self.executor.spawn(async move {
+            tokio::select! {
+                done = act(scheduler) => Some(done),
+                // The scheduler is about to end.
+                _ = serving.wait_for(|is_serving| !is_serving) => None,
+            }
+        });
+        match tokio::time::timeout(ANSWER_TIMEOUT, &mut acting).await {
+            Ok(Ok(Some(done))) => Ok(done),
+            Ok(Ok(None) | Err(_)) => Err(ended()),
+            Err(_) => {
+                if !changes {
+                    acting.abort();
+                }
+                let seconds = ANSWER_TIMEOUT.as_secs();
+                let rest = if changes {
+                    "; it may still be done"
+                } else {
+                    ""
+                };
+                Err(Failed {
+                    status: StatusCode::GATEWAY_TIMEOUT,
+                    text: format!("there is no answer after {seconds} s{rest}"),
+                })
+            }
         }
     }
 
     /// Has the scheduler answer a request as it does for clients.
     async fn ask(&self, question: protocol::Request) -> Result<Value, Failed> {
-        let answering = self.run(|scheduler| async move { scheduler.answer(question).await });
+        let answering = self.run(false, |scheduler| async move {
+            scheduler.answer(question).await
+        });
         answering.await?.map_err(|text| Failed {
             status: StatusCode::BAD_GATEWAY,
             text,
@@ -366,6 +403,16 @@ impl Dashboard {
         }
         match &*path {
             "/" => return redirect("/status"),
+            "/sitemap.json" => {
+                let more = [
+                    "/health",
+                    "/metrics",
+                    "/json/counts.json",
+                    "/json/identity.json",
+                ];
+                let paths = [&PAGES[..], &more].concat();
+                return http::document(serde_json::json!({"paths": paths}).to_string());
+            }
             // Where Dask has its index.
             "/json/index.html" => {
                 let routes = "counts.json\nidentity.json\n";
@@ -429,7 +476,7 @@ impl Dashboard {
             Some(Err(text)) => return http::error(StatusCode::BAD_REQUEST, &text),
             Some(Ok(action)) => action,
         };
-        match self.run(|scheduler| action.perform(scheduler)).await {
+        match self.run(true, |scheduler| action.perform(scheduler)).await {
             Ok(Ok(())) => http::document(r#"{"ok":true}"#),
             Ok(Err(text)) => http::error(StatusCode::CONFLICT, &text),
             Err(failed) => failed.into(),
@@ -462,7 +509,7 @@ impl Dashboard {
                 return http::error(StatusCode::NOT_FOUND, text);
             }
         };
-        match self.run(|scheduler| call.answer(scheduler)).await {
+        match self.run(true, |scheduler| call.answer(scheduler)).await {
             Ok(Ok(document)) => http::document(document.to_string()),
             Ok(Err(text)) => http::error(StatusCode::INTERNAL_SERVER_ERROR, &text),
             Err(failed) => failed.into(),

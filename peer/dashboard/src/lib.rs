@@ -21,7 +21,7 @@ mod token;
 mod views;
 
 pub use address::HttpAddress;
-pub use dashboard::{Dashboard, DashboardOptions, Setting};
+pub use dashboard::{Dashboard, DashboardOptions, Serving, Setting};
 pub use http::Server;
 pub use metrics::Metrics;
 pub use pages::Pages;

@@ -30,7 +30,9 @@ async fn dashboard_with(
     }
     let port = server.port();
     let dashboard = Dashboard::new(&scheduler, options);
-    dashboard.serve(server).expect("a thread");
+    let serving = dashboard.serve(server).expect("a thread");
+    // As long as the test.
+    core::mem::forget(serving);
     (scheduler, port)
 }
 

@@ -73,7 +73,7 @@ async fn cluster(arguments: &LocalArguments) -> Result {
     let Some(starting) = starting.preloaded(stopped.as_mut()).await? else {
         return Ok(());
     };
-    let (scheduler, _) = super::publish(starting, &settings, None)?;
+    let (scheduler, serving, _) = super::publish(starting, &settings, None)?;
     let workers = workers(arguments, scheduler.address());
     let mut workers = workers.map_err(|error| format!("cannot start workers: {error}"))?;
     let outcome = tokio::select! {
@@ -88,6 +88,7 @@ async fn cluster(arguments: &LocalArguments) -> Result {
         }
         .into()),
     };
+    drop(serving);
     super::close(scheduler, false).await?;
     // They end with the scheduler. Otherwise they are killed when this is dropped.
     let _ = tokio::time::timeout(super::WORKERS_TIMEOUT, workers.wait()).await;

@@ -25,7 +25,7 @@ use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity::size;
 use crate::command::worker_command::quantity::{MemoryLimit, duration, memory_limit};
 use crate::command::{files, serve, terminal};
-use daskwire_dashboard::{Dashboard, HttpAddress, Server};
+use daskwire_dashboard::{Dashboard, HttpAddress, Server, Serving};
 use settings::Settings;
 
 pub(crate) use local::{LocalArguments, run as run_local};
@@ -253,7 +253,7 @@ async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result 
         return Ok(());
     };
     let file = arguments.scheduler_file.as_deref();
-    let (scheduler, _file) = publish(starting, settings, file)?;
+    let (scheduler, serving, _file) = publish(starting, settings, file)?;
     tokio::select! {
         ended = scheduler.closed() => report_end(ended)?,
         () = stopped => match &settings.journal {
@@ -262,10 +262,12 @@ async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result 
                 let directory = journal.directory.display().to_string();
                 let text = format!("workers and clients may return, to the journal {directory}");
                 terminal::event("stopping", &text, json!({"journal": directory}));
+                drop(serving);
                 return close(scheduler, true).await;
             }
         },
     }
+    drop(serving);
     close(scheduler, false).await
 }
 
@@ -349,7 +351,7 @@ fn publish<'f>(
     starting: Starting,
     settings: &Settings,
     file: Option<&'f Path>,
-) -> Result<(Arc<Scheduler>, Option<SchedulerFile<'f>>)> {
+) -> Result<(Arc<Scheduler>, Option<Serving>, Option<SchedulerFile<'f>>)> {
     let Starting {
         scheduler,
         bound,
@@ -357,11 +359,12 @@ fn publish<'f>(
     } = starting;
     let http_port = server.as_ref().map(Server::port);
     let scheduler = Arc::new(scheduler);
-    if let Some(server) = server {
+    let serving = server.map(|server| {
         let options = settings.dashboard_options.clone();
-        let served = Dashboard::new(&scheduler, options).serve(server);
-        served.map_err(|error| format!("--dashboard-address: {error}"))?;
-    }
+        let serving = Dashboard::new(&scheduler, options).serve(server);
+        serving.map_err(|error| format!("--dashboard-address: {error}"))
+    });
+    let serving = serving.transpose()?;
     let contact = scheduler.address().to_string();
     let others = bound.iter().skip(1).map(ToString::to_string);
     let addresses: Vec<String> = core::iter::once(contact).chain(others).collect();
@@ -372,7 +375,7 @@ fn publish<'f>(
     let scheme = serve::scheme(settings.dashboard_tls.as_ref());
     let http = http_port.map(|port| format!("{scheme}://{host}:{port}"));
     announce(&addresses, http.as_deref());
-    Ok((scheduler, file))
+    Ok((scheduler, serving, file))
 }
 
 fn terminal_error(address: &Address, error: &CommError) -> String {
