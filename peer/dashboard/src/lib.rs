@@ -5,6 +5,18 @@
 //! scheduler. Nothing is collected while nobody looks, and what is shown is read from the
 //! scheduler in short steps, between which it goes on.
 //!
+//! ```
+//! use daskwire_dashboard::{Pages, Server};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::bind(&"127.0.0.1:0".parse()?).await?;
+//! println!("http://127.0.0.1:{}/health", server.port());
+//! Pages::new(|| Ok(()), || Ok("a_metric 1.0\n".to_owned())).serve(server)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The command `daskwire` uses this crate for `--dashboard-address`.
 
 mod actions;
