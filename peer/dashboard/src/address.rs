@@ -1,6 +1,7 @@
 //! The address of an HTTP server.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::str::FromStr;
 
 /// The host and port to bind: `HOST:PORT`, `:PORT` or `PORT`.
@@ -27,6 +28,18 @@ impl HttpAddress {
     /// The port to bind; 0 for any free one.
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The address for clients: with another host if this one stands for all interfaces.
+    #[must_use]
+    pub fn reachable_at(&self, host: &str) -> Self {
+        let ip = self.host.parse::<IpAddr>();
+        let host = match ip.is_ok_and(|ip| ip.is_unspecified()) {
+            true => host.to_owned(),
+            false => self.host.clone(),
+        };
+        let port = self.port;
+        Self { host, port }
     }
 
     /// Another port of the same host.

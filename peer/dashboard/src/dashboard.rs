@@ -9,10 +9,10 @@ use std::time::Duration;
 use daskwire_messages::Value;
 use daskwire_messages::protocol;
 use daskwire_scheduler::Scheduler;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::actions::Action;
 use crate::api::Call;
@@ -21,7 +21,7 @@ use crate::http::{self, Body, Request, Response, Server, Site};
 use crate::live::{Live, View, Views};
 use crate::pages::Pages;
 use crate::token::Token;
-use crate::views::{self, Failed, Streaming, Viewed};
+use crate::views::{self, Failed, Question, Streaming, Viewed};
 
 /// The paths at which the page is, each of which shows one of its views.
 const PAGES: [&str; 9] = [
@@ -42,7 +42,7 @@ pub struct DashboardOptions {
     /// The settings that are shown. Default: none.
     pub settings: Vec<Setting>,
     /// The token that requests need for data, and without which nothing can be changed. Default: none,
-    /// so that everybody who reaches the server may look.
+    /// so that all who reach the server may look.
     pub token: Option<Token>,
     /// Whether there is `/api/v1`, with which others retire workers, without a token if there is none.
     /// Default: false, as in Dask.
@@ -86,6 +86,10 @@ const MAX_STALL: Duration = Duration::from_secs(5);
 /// Timeout for what the scheduler asks others for. Less than the one for a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// Maximum number of requests that read from the state at once. Live views and metrics have the other
+/// threads.
+const MAX_READERS: usize = 2;
+
 fn ended() -> Failed {
     Failed {
         status: StatusCode::SERVICE_UNAVAILABLE,
@@ -115,6 +119,8 @@ pub struct Dashboard {
     has_api: bool,
     pages: Arc<Pages>,
     live: Arc<Live>,
+    /// Permits for threads that read from the state for requests.
+    readers: Arc<Semaphore>,
     /// Whether the scheduler is not about to end.
     serving: watch::Sender<bool>,
 }
@@ -167,6 +173,7 @@ impl Dashboard {
             has_api,
             pages: Arc::new(Pages::new(health, metrics)),
             live: Arc::default(),
+            readers: Arc::new(Semaphore::new(MAX_READERS)),
             serving: watch::Sender::new(true),
         }
     }
@@ -188,10 +195,7 @@ impl Dashboard {
             "/data/live" => return self.view(request),
             "/data/task/story" => self.story(request).await,
             _ => match views::question(request) {
-                Ok(Some((question, document))) => {
-                    let reply = self.ask(question).await;
-                    reply.map(|reply| document(&reply).to_string().into_bytes())
-                }
+                Ok(Some(question)) => self.forward(question).await,
                 Ok(None) => match views::find(request, &self.settings) {
                     Ok(answer) => self.look(answer).await,
                     Err(failed) => Err(failed),
@@ -202,13 +206,33 @@ impl Dashboard {
         answer.map_or_else(Response::from, http::document)
     }
 
+    /// Answers with what the scheduler answers to a request.
+    async fn forward(&self, question: Question) -> Result<Vec<u8>, Failed> {
+        let Question {
+            worker,
+            request,
+            document,
+        } = question;
+        if let Some(address) = worker {
+            self.look(move |viewed| views::worker::check(viewed, &address))
+                .await?;
+        }
+        let reply = self.ask(request).await?;
+        self.look(move |_| Ok(document(&reply).to_string().into_bytes()))
+            .await
+    }
+
     /// Reads from the state, on a thread that may wait.
     async fn look<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Viewed<'_>) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Failed> {
         let scheduler = Weak::clone(&self.scheduler);
+        // A connection that ends does not end what was begun for it, so that those that wait do so here.
+        // The semaphore is never closed.
+        let permit = Arc::clone(&self.readers).acquire_owned().await;
         let looking = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
             let scheduler = scheduler.upgrade().ok_or_else(ended)?;
             read(&Viewed::new(&scheduler))
         });
@@ -275,22 +299,20 @@ impl Dashboard {
 
     /// Answers with the story of a task on the workers that have or run it.
     async fn story(&self, request: &Request) -> Result<Vec<u8>, Failed> {
-        let key = request.parameter("key");
-        let key = key.ok_or_else(|| Failed::invalid("this needs the parameter key="))?;
+        let key = views::needed(request, "key")?;
         let find = move |viewed: &Viewed<'_>| views::story_places(viewed, &key);
         let (key, workers) = self.look(find).await?;
-        let mut stories = Vec::new();
-        for address in workers {
-            let question = views::worker::story_request(&address, &key);
-            let steps = match self.ask(question).await {
+        let asked = workers.iter().map(async |address| {
+            let question = views::worker::story_request(address, &key);
+            match self.ask(question).await {
                 Ok(reply) => serde_json::json!({
                     "worker": address,
                     "steps": views::worker::story(&reply),
                 }),
                 Err(failed) => serde_json::json!({"worker": address, "error": failed.text}),
-            };
-            stories.push(steps);
-        }
+            }
+        });
+        let stories = futures_util::future::join_all(asked).await;
         Ok(serde_json::json!({"worker_stories": stories})
             .to_string()
             .into_bytes())
@@ -324,6 +346,10 @@ impl Dashboard {
             HeaderValue::from_static("text/event-stream"),
         );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
         response
     }
 }
@@ -371,6 +397,10 @@ impl Site for Dashboard {
             for (name, value) in [
                 (header::CONTENT_SECURITY_POLICY, POLICY),
                 (header::REFERRER_POLICY, "no-referrer"),
+                (
+                    HeaderName::from_static("cross-origin-resource-policy"),
+                    "same-origin",
+                ),
             ] {
                 headers.insert(name, HeaderValue::from_static(value));
             }
@@ -390,6 +420,10 @@ fn redirect(target: &'static str) -> Response {
 impl Dashboard {
     async fn find(&self, request: &mut Request) -> Response {
         let path = request.path().to_owned();
+        if request.is_of_other_site() {
+            let text = "pages of other sites may neither read data nor change anything here";
+            return http::error(StatusCode::FORBIDDEN, text);
+        }
         if let Some(action) = path.strip_prefix("/actions/") {
             return self.act(action, request).await;
         }
@@ -402,7 +436,8 @@ impl Dashboard {
             return http::only(&[Method::GET, Method::HEAD]);
         }
         match &*path {
-            "/" => return redirect("/status"),
+            // Relative, for proxies that add a path.
+            "/" => return redirect("status"),
             "/sitemap.json" => {
                 let more = [
                     "/health",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire_comm::tls::rustls;
+use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_scheduler::{Options, Scheduler};
 use serde_json::Value as Json;
 
@@ -67,7 +68,7 @@ fn get_json(port: u16, path: &str) -> Json {
 async fn the_page_may_load_only_its_own_files() {
     let (_scheduler, port) = dashboard().await;
     let (head, _) = get(port, "/");
-    assert!(head.contains("location: /status"), "{head}");
+    assert!(head.contains("location: status"), "{head}");
     for path in ["/status", "/task?key=%3Cb%3E", "/assets/page.css"] {
         let (head, body) = get(port, path);
         assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
@@ -124,6 +125,52 @@ async fn bad_requests_are_answered_with_a_reason() {
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20 << 10));
     let (head, _) = exchange(port, &long);
     assert!(head.starts_with("HTTP/1.1 4"), "{head}");
+}
+
+/// Otherwise, requests could have the scheduler connect to any host.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_workers_are_asked() {
+    let (_scheduler, port) = dashboard().await;
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    other.set_nonblocking(true).expect("it can be set");
+    let address = other.local_addr().expect("it listens");
+    for view in ["logs", "call-stack", "profile"] {
+        let path = format!("/data/worker/{view}?address=tcp://{address}");
+        let (head, body) = get(port, &path);
+        assert!(head.starts_with("HTTP/1.1 404 "), "{view}: {head}");
+        assert!(body.contains("no worker has this address"), "{body}");
+        let accepted = other.accept().map(|_| ());
+        let accepted = accepted.expect_err("no connection").kind();
+        assert_eq!(accepted, std::io::ErrorKind::WouldBlock, "{view}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_sites_get_no_data_and_change_nothing() {
+    let options = DashboardOptions::default().with_has_api(true);
+    let (_scheduler, port) = dashboard_with(options, None).await;
+    let status = |headers: &str, request: &str| {
+        let request = format!("{request} HTTP/1.1\r\nHost: a:1\r\n{headers}\r\n");
+        let (head, _) = exchange(port, &request);
+        head.split(' ').nth(1).expect("a status").to_owned()
+    };
+    let cross_site = "Sec-Fetch-Site: cross-site\r\n";
+    for path in ["/data/cluster", "/json/counts.json", "/api/v1/get_workers"] {
+        let request = format!("GET {path}");
+        assert_eq!(status(cross_site, &request), "403", "{path}");
+        assert_eq!(status("", &request), "200", "{path}");
+        let same = "Sec-Fetch-Site: same-origin\r\nOrigin: http://a:1\r\n";
+        assert_eq!(status(same, &request), "200", "{path}");
+    }
+    // Links to the page are followed.
+    assert_eq!(status(cross_site, "GET /status"), "200");
+    let retire = "POST /api/v1/retire_workers";
+    for origin in ["http://b:1", "http://a:2", "null"] {
+        let headers = format!("Origin: {origin}\r\nContent-Length: 0\r\n");
+        assert_eq!(status(&headers, retire), "403", "{origin}");
+    }
+    let own = "Origin: http://a:1\r\nContent-Length: 0\r\n";
+    assert_ne!(status(own, retire), "403");
 }
 
 /// Reads the next event of a stream.
@@ -358,7 +405,7 @@ async fn all_views_of_an_empty_cluster_are_documents() {
     for (path, status) in [
         ("/data/worker", 400),
         ("/data/worker?address=x", 404),
-        ("/data/worker/logs?address=x", 502),
+        ("/data/worker/logs?address=x", 404),
         ("/data/worker/call-stack", 400),
         ("/data/task", 400),
         ("/data/task?key=x", 404),
@@ -391,22 +438,33 @@ async fn the_page_is_encrypted_if_there_is_a_certificate() {
     roots
         .add(certified.cert.der().clone())
         .expect("an authority");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = "localhost".try_into().expect("a name");
-    let mut session = rustls::ClientConnection::new(Arc::new(config), name).expect("valid");
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    let mut stream = rustls::Stream::new(&mut session, &mut stream);
-    stream
-        .write_all(b"GET /data/cluster HTTP/1.1\r\n\r\n")
-        .expect("sent");
-    let mut response = String::new();
-    // The end may come without a message of TLS.
-    let _ = stream.read_to_string(&mut response);
+    let fetch = |port: u16, has_certificate: bool| {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots.clone());
+        let config = match has_certificate {
+            false => config.with_no_client_auth(),
+            true => {
+                let key = rustls::pki_types::PrivateKeyDer::from_pem_file(&file);
+                let chain = vec![certified.cert.der().clone()];
+                let config = config.with_client_auth_cert(chain, key.expect("a key"));
+                config.expect("a certificate")
+            }
+        };
+        let name = "localhost".try_into().expect("a name");
+        let mut session = rustls::ClientConnection::new(Arc::new(config), name).expect("valid");
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let mut stream = rustls::Stream::new(&mut session, &mut stream);
+        // A client that is refused may learn that only when it reads.
+        let _ = stream.write_all(b"GET /data/cluster HTTP/1.1\r\n\r\n");
+        let mut response = String::new();
+        // The end may come without a message of TLS.
+        let _ = stream.read_to_string(&mut response);
+        response
+    };
+    let response = fetch(port, false);
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     // Text that is no TLS is not answered.
     let mut plain = Vec::new();
@@ -415,7 +473,10 @@ async fn the_page_is_encrypted_if_there_is_a_certificate() {
 
     // With authorities of clients, those without a certificate are refused.
     let files = files.with_ca_file(Some(file.clone()));
-    assert!(files.read().is_ok());
+    let (_guarded, port) = dashboard_with(DashboardOptions::default(), Some(&files)).await;
+    assert_eq!(fetch(port, false), "");
+    let response = fetch(port, true);
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
     let missing = TlsFiles::new(directory.join("none"), &file).read();
     assert!(missing.is_err_and(|error| error.to_string().contains("none: ")));
     std::fs::write(directory.join("empty"), "").expect("written");

@@ -6,10 +6,10 @@ use core::str::FromStr;
 use subtle::ConstantTimeEq as _;
 
 /// A secret that requests carry as `Authorization: Bearer TOKEN`.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Token(Box<str>);
 
-/// Minimum number of characters, so that nobody finds a token by trying.
+/// Minimum number of characters, so that a token is not found by trying.
 const MIN_LEN: usize = 16;
 
 /// Maximum number of characters.

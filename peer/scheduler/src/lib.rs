@@ -317,6 +317,18 @@ impl Scheduler {
         self.shared.record_spans(is_recording);
     }
 
+    /// The time since the Unix epoch by the clock of the scheduler, which the times in its state are of:
+    /// the wall clock at its start, and the time that has passed since.
+    pub fn now(&self) -> Duration {
+        self.shared.now()
+    }
+
+    /// Lets threads have the state that wait for it. Call it between parts of what takes many calls of
+    /// [`inspect`](Self::inspect). Blocks the thread for at most some milliseconds.
+    pub fn give_way(&self) {
+        self.shared.give_way_blocking();
+    }
+
     /// The time for which the state machine has handled no event. It handles one at least twice a
     /// second, so that a longer time means that the scheduler hangs. Does not wait for the state
     /// machine.

@@ -1,5 +1,6 @@
 //! The HTTP server of `--dashboard-address`.
 
+use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -11,14 +12,14 @@ use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
 /// The variable with the token, in place of a file.
-const TOKEN_VARIABLE: &str = "DASKWIRE_DASHBOARD_TOKEN";
+pub(crate) const TOKEN_VARIABLE: &str = "DASKWIRE_DASHBOARD_TOKEN";
 
 /// The options of a scheduler's dashboard.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct DashboardArguments {
     /// A file with a token of at least 16 characters, which the dashboard then needs for data, and with
     /// which it can retire and restart workers, and cancel tasks [default: the variable
-    /// DASKWIRE_DASHBOARD_TOKEN, or none: everybody who reaches the dashboard may look, and nobody may
+    /// DASKWIRE_DASHBOARD_TOKEN, or none: all who reach the dashboard may look, and no one may
     /// change anything]
     #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
     dashboard_token: Option<PathBuf>,
@@ -35,12 +36,7 @@ pub(crate) struct DashboardArguments {
     )]
     dashboard_key: Option<PathBuf>,
     /// Serve only browsers that have a certificate of an authority in this PEM file
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "dashboard_cert",
-        help_heading = "Dashboard"
-    )]
+    #[arg(long, value_name = "FILE", help_heading = "Dashboard")]
     dashboard_ca_file: Option<PathBuf>,
     /// Serve /api/v1, with which dask-kubernetes and others retire workers, without a token if there is
     /// none [default: if distributed.scheduler.http.routes has distributed.http.scheduler.api]
@@ -55,16 +51,28 @@ impl DashboardArguments {
     }
 
     /// The files for HTTPS: those of the command line, or of Dask's settings for its dashboard.
-    pub(crate) fn tls(&self, config: &Config) -> Option<TlsFiles> {
-        if let Some(cert) = &self.dashboard_cert {
-            let key = self.dashboard_key.as_ref().unwrap_or(cert);
-            let files = TlsFiles::new(cert, key);
-            return Some(files.with_ca_file(self.dashboard_ca_file.clone()));
-        }
+    ///
+    /// # Errors
+    ///
+    /// If there are authorities of clients, and no certificate.
+    pub(crate) fn tls(&self, config: &Config) -> Result<Option<TlsFiles>> {
         let file = |name| config.string(&format!("distributed.scheduler.dashboard.tls.{name}"));
-        let cert = file("cert")?;
-        let key = file("key").unwrap_or_else(|| cert.clone());
-        Some(TlsFiles::new(cert, key))
+        let files = match &self.dashboard_cert {
+            Some(cert) => {
+                let key = self.dashboard_key.as_ref().unwrap_or(cert);
+                Some(TlsFiles::new(cert, key))
+            }
+            None => file("cert").map(|cert| {
+                let key = file("key").unwrap_or_else(|| cert.clone());
+                TlsFiles::new(cert, key)
+            }),
+        };
+        match (files, &self.dashboard_ca_file) {
+            (None, Some(_)) => Err(Failure::usage(
+                "--dashboard-ca-file needs --dashboard-cert, or distributed.scheduler.dashboard.tls.cert",
+            )),
+            (files, authorities) => Ok(files.map(|files| files.with_ca_file(authorities.clone()))),
+        }
     }
 
     /// Adds the token to options.
@@ -82,7 +90,10 @@ impl DashboardArguments {
             }
             None => match std::env::var(TOKEN_VARIABLE) {
                 Ok(token) => (TOKEN_VARIABLE.to_owned(), token),
-                Err(_) => return Ok(options),
+                Err(VarError::NotPresent) => return Ok(options),
+                Err(error) => {
+                    return Err(Failure::usage(format!("{TOKEN_VARIABLE}: {error}")));
+                }
             },
         };
         let token: Token =
@@ -105,7 +116,9 @@ pub(crate) async fn bind(address: &HttpAddress, tls: Option<&TlsFiles>) -> Resul
         let scheme = scheme(tls);
         terminal::event(
             "notice",
-            format_args!("port {port} is in use; health and metrics are at {scheme}://{other}"),
+            format_args!(
+                "port {port} is in use; the dashboard, health and metrics are at {scheme}://{other}"
+            ),
             json!({}),
         );
     }

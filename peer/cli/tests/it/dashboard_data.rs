@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daskwire_peer::client::SubmitOptions;
 use daskwire_peer::graph::{Argument, Graph, Task};
@@ -63,11 +63,13 @@ impl Cluster {
 
     /// Waits until a document is as expected.
     async fn until(&self, path: &str, is_expected: impl Fn(&Json) -> bool) -> Json {
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let document = tokio::task::block_in_place(|| self.json(path));
             if is_expected(&document) {
                 return document;
             }
+            assert!(Instant::now() < deadline, "{path}: {document}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

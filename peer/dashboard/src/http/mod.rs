@@ -219,7 +219,8 @@ where
         () = stalled => return,
     }
     let mut stream = connection.into_parts().io.into_inner();
-    if stream.shutdown().await.is_ok() && !seen.has_begun() {
+    let ended = tokio::time::timeout(IGNORED_TIMEOUT, stream.shutdown()).await;
+    if matches!(ended, Ok(Ok(()))) && !seen.has_begun() {
         // Closing a connection with unread bytes resets it, and its client may then not see the
         // response.
         let (mut rest, mut nowhere) = (stream.take(MAX_IGNORED_LEN), tokio::io::sink());

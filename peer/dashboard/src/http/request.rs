@@ -5,7 +5,7 @@ use core::time::Duration;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Method;
 use hyper::body::Incoming;
-use hyper::header::HeaderName;
+use hyper::header::{self, HeaderName};
 
 use crate::live::Viewing;
 
@@ -48,6 +48,21 @@ impl Request {
     /// The value of a header, if it is text.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&str> {
         self.inner.headers().get(name)?.to_str().ok()
+    }
+
+    /// Whether the page of another site has sent the request: for data or a change, as its browser says.
+    pub(crate) fn is_of_other_site(&self) -> bool {
+        const GUARDED: [&str; 4] = ["/data/", "/json/", "/actions/", "/api/"];
+        let is_guarded = GUARDED.iter().any(|start| self.path().starts_with(start));
+        let is_cross_site =
+            self.header(&HeaderName::from_static("sec-fetch-site")) == Some("cross-site");
+        // `null` for a page without an origin.
+        let is_foreign = self.header(&header::ORIGIN).is_some_and(|origin| {
+            let origin = origin.split_once("://").map_or(origin, |(_, host)| host);
+            self.header(&header::HOST) != Some(origin)
+        });
+        let reads = matches!(*self.method(), Method::GET | Method::HEAD);
+        (is_cross_site && is_guarded) || (is_foreign && !reads)
     }
 
     /// The body, of at most 1 MiB.

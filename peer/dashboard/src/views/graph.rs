@@ -16,7 +16,7 @@ const MAX_GROUPS: usize = 500;
 const MAX_TASKS: usize = 5_000;
 
 /// Maximum number of tasks that are looked through for those of a group.
-const MAX_SEARCHED: u32 = 4_000_000;
+const MAX_SEARCHED: u32 = 1_000_000;
 
 #[derive(Serialize)]
 pub(super) struct Groups<'v> {
@@ -61,7 +61,7 @@ pub(super) fn groups<'v>(viewed: &'v Viewed<'_>) -> Groups<'v> {
 #[derive(Serialize)]
 pub(super) struct Tasks {
     tasks: Vec<Task>,
-    total: usize,
+    total: u64,
 }
 
 #[derive(Serialize)]
@@ -73,15 +73,25 @@ struct Task {
 
 /// The tasks of a group, or all tasks.
 pub(super) fn tasks(viewed: &Viewed<'_>, group: Option<&str>) -> Result<Tasks, Failed> {
+    let total = match group {
+        None => viewed.inspect(|state| state.task_count() as u64),
+        Some(name) => {
+            let mut groups = viewed.groups().iter();
+            let group = groups.find(|group| *group.name == *name);
+            group.map_or(0, |group| group.counts.total())
+        }
+    };
+    let max = usize::try_from(total).map_or(MAX_TASKS, |total| total.min(MAX_TASKS));
     let mut nodes = Vec::new();
-    let (mut from, mut total) = (Some(0), 0);
-    while let Some(place) = from.filter(|place| *place < MAX_SEARCHED) {
+    let mut from = Some(0);
+    while let Some(place) = from.filter(|place| *place < MAX_SEARCHED)
+        && nodes.len() < max
+    {
         let (part, next) = viewed.inspect(|state| state.graph_of_tasks(place, group));
-        total += part.len();
         nodes.extend(part);
         nodes.truncate(MAX_TASKS);
         from = next;
-        std::thread::yield_now();
+        viewed.scheduler.give_way();
     }
     let places = nodes.iter().enumerate();
     let places: HashMap<u32, usize> = places.map(|(place, node)| (node.id, place)).collect();

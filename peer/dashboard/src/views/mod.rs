@@ -14,7 +14,6 @@ pub(crate) mod worker;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire_messages::protocol;
 use daskwire_messages::{Key, Value};
@@ -45,7 +44,7 @@ pub(crate) use values::to_json;
 /// A scheduler that is looked at, and what is read once for several views.
 pub(crate) struct Viewed<'s> {
     pub(crate) scheduler: &'s Scheduler,
-    /// Seconds since 1970.
+    /// Seconds since 1970, by the clock of the scheduler.
     pub(crate) now: f64,
     workers: OnceCell<Vec<WorkerOverview>>,
     groups: OnceCell<Vec<GroupOverview>>,
@@ -54,10 +53,9 @@ pub(crate) struct Viewed<'s> {
 
 impl<'s> Viewed<'s> {
     pub(crate) fn new(scheduler: &'s Scheduler) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             scheduler,
-            now: now.unwrap_or_default().as_secs_f64(),
+            now: scheduler.now().as_secs_f64(),
             workers: OnceCell::new(),
             groups: OnceCell::new(),
             prefixes: OnceCell::new(),
@@ -80,13 +78,11 @@ impl<'s> Viewed<'s> {
                 if is_last {
                     return workers;
                 }
-                std::thread::yield_now();
+                self.scheduler.give_way();
             }
         })
     }
-}
 
-impl Viewed<'_> {
     /// All groups of tasks.
     pub(crate) fn groups(&self) -> &[GroupOverview] {
         self.groups.get_or_init(|| {
@@ -97,7 +93,7 @@ impl Viewed<'_> {
                 *part < count
             }) {
                 groups.extend(self.inspect(|state| state.overview_groups(part)));
-                std::thread::yield_now();
+                self.scheduler.give_way();
             }
             groups
         })
@@ -166,10 +162,7 @@ pub(crate) fn find(request: &Request, settings: &Arc<[Setting]>) -> Result<Answe
             Ok(document(viewed, view, &mut Streaming::default()))
         }));
     }
-    let needed = |name: &str| {
-        let value = request.parameter(name);
-        value.ok_or_else(|| Failed::invalid(&format!("this needs the parameter {name}=")))
-    };
+    let needed = |name: &str| needed(request, name);
     Ok(match path {
         "/data/worker" => {
             let address = needed("address")?;
@@ -210,8 +203,25 @@ pub(crate) fn find(request: &Request, settings: &Arc<[Setting]>) -> Result<Answe
     })
 }
 
-/// A request that the scheduler answers as it does for clients, and what makes a document of its reply.
-pub(crate) type Question = (protocol::Request, fn(&Value) -> Json);
+/// The value of a parameter.
+///
+/// # Errors
+///
+/// If it is missing.
+pub(crate) fn needed(request: &Request, name: &str) -> Result<String, Failed> {
+    let value = request.parameter(name);
+    value.ok_or_else(|| Failed::invalid(&format!("this needs the parameter {name}=")))
+}
+
+/// A request that the scheduler answers as it does for clients.
+pub(crate) struct Question {
+    /// The address of the worker that it is about. If no worker has it, the scheduler is not asked: it
+    /// would connect to any address.
+    pub(crate) worker: Option<String>,
+    pub(crate) request: protocol::Request,
+    /// Makes a document of the reply.
+    pub(crate) document: fn(&Value) -> Json,
+}
 
 /// Returns what the scheduler is asked to answer a request for data; `None` if it is not asked.
 ///
@@ -219,28 +229,37 @@ pub(crate) type Question = (protocol::Request, fn(&Value) -> Json);
 ///
 /// If a parameter is missing.
 pub(crate) fn question(request: &Request) -> Result<Option<Question>, Failed> {
-    let worker = || {
-        let address = request.parameter("address");
-        address.ok_or_else(|| Failed::invalid("this needs the parameter address="))
-    };
-    Ok(Some(match request.path() {
-        "/data/worker/logs" => (worker::logs_request(&worker()?), worker::logs),
-        "/data/worker/call-stack" => (worker::call_stack_request(&worker()?), worker::call_stacks),
-        "/data/worker/profile" => {
-            let address = request
-                .parameter("address")
-                .filter(|address| !address.is_empty());
-            (worker::profile_request(address.as_deref()), worker::profile)
+    let (worker, request, document): (_, _, fn(&Value) -> Json) = match request.path() {
+        "/data/worker/logs" => {
+            let address = needed(request, "address")?;
+            let logs = worker::logs_request(&address);
+            (Some(address), logs, worker::logs)
         }
-        "/data/logs" => (protocol::GetLogs::default().into(), worker::logs),
-        "/json/identity.json" => (protocol::Identity::default().into(), to_json),
+        "/data/worker/call-stack" => {
+            let address = needed(request, "address")?;
+            let stacks = worker::call_stack_request(&address);
+            (Some(address), stacks, worker::call_stacks)
+        }
+        "/data/worker/profile" => {
+            let address = request.parameter("address");
+            let address = address.filter(|address| !address.is_empty());
+            let profile = worker::profile_request(address.as_deref());
+            (address, profile, worker::profile)
+        }
+        "/data/logs" => (None, protocol::GetLogs::default().into(), worker::logs),
+        "/json/identity.json" => (None, protocol::Identity::default().into(), to_json),
         _ => return Ok(None),
+    };
+    Ok(Some(Question {
+        worker,
+        request,
+        document,
     }))
 }
 
 /// The workers that may know more of a task, and its key.
 pub(crate) fn story_places(viewed: &Viewed<'_>, text: &str) -> Result<(Key, Vec<String>), Failed> {
-    /// Of more, nobody would read it all.
+    /// More is not read by people.
     const MAX_WORKERS: usize = 8;
     let task = tasks::find(viewed, text)?;
     let mut workers: Vec<String> = task.processing_on.into_iter().chain(task.holders).collect();

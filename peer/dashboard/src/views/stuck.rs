@@ -232,11 +232,14 @@ fn no_worker(unmet: &UnmetDemands) -> Sentence {
 /// Tasks that have run for much longer than others with their prefix.
 fn long_running(viewed: &Viewed<'_>) -> Option<Sentence> {
     let mut running: Vec<(f64, RunningTask)> = Vec::new();
+    let mut is_partial = viewed.workers().len() > MAX_WORKERS;
     for worker in viewed.workers().iter().take(MAX_WORKERS) {
         if worker.processing_count == 0 {
             continue;
         }
         let tasks = viewed.inspect(|state| state.running_tasks(&worker.address, MAX_RUNNING));
+        is_partial |= tasks.len() == MAX_RUNNING;
+        viewed.scheduler.give_way();
         running.extend(tasks.into_iter().filter_map(|task| {
             let took = viewed.now - f64::from(task.since);
             let expected = task.expected.unwrap_or(0.0);
@@ -262,8 +265,9 @@ fn long_running(viewed: &Viewed<'_>) -> Option<Sentence> {
             key_text(&task.key)
         )
     });
+    let at_least = if is_partial { "At least " } else { "" };
     let text = format!(
-        "{} with a worker for much longer than others of their kind. Their call stacks say what they do.",
+        "{at_least}{} with a worker for much longer than expected. Their call stacks say what they do.",
         match count {
             1 => "1 task is".to_owned(),
             _ => format!("{count} tasks are"),

@@ -44,7 +44,7 @@ pub(super) fn search(
         let (part, next) = viewed.inspect(|state| state.find_tasks(start, left, is_wanted));
         tasks.extend(part);
         place = next;
-        std::thread::yield_now();
+        viewed.scheduler.give_way();
     }
     let searched = place.map_or_else(
         || viewed.inspect(|state| state.task_count() as u64),

@@ -8,8 +8,8 @@ use super::cut;
 /// Maximum nesting of lists and dictionaries.
 const MAX_DEPTH: usize = 16;
 
-/// Maximum number of parts of a value.
-const MAX_PARTS: usize = 10_000;
+/// Maximum number of parts of a value. The identity of a scheduler has some dozens for each worker.
+const MAX_PARTS: usize = 1_000_000;
 
 /// A value as JSON. The rest of one that is too deep or too large is left out.
 pub(crate) fn to_json(value: &Value) -> Json {

@@ -1,18 +1,29 @@
 //! A single worker, and what it is asked for: its log, its call stacks, its profile.
 
+use std::collections::BTreeSet;
+
 use daskwire_messages::protocol::{GetProfile, Proxy, Request, Unknown};
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::state::{Place, Selection};
 use serde_json::{Value as Json, json};
 
 use super::values::to_json;
-use super::{Failed, Viewed, key_text, long, status};
+use super::{Failed, Viewed, cut, cut_to, key_text, status};
 
 /// Maximum number of keys in a list.
 const MAX_LISTED: usize = 200;
 
 /// Maximum number of lines of a log.
 const MAX_LINES: usize = 1_000;
+
+/// Maximum number of characters of a line of a log.
+const MAX_LINE: usize = 10_000;
+
+/// Maximum number of frames of a call stack.
+const MAX_STACK: usize = 64;
+
+/// Maximum number of characters of a frame's name in a profile.
+const MAX_NAME: usize = 200;
 
 /// Maximum depth of a profile.
 const MAX_DEPTH: usize = 128;
@@ -26,9 +37,17 @@ pub(super) fn worker(viewed: &Viewed<'_>, address: &str) -> Result<Json, Failed>
         let overview = state.overview_worker(address)?;
         let (_, identity) = state.identity_of(address)?;
         let (mut processing, mut held) = (Vec::new(), Vec::new());
-        state.processing(address, &mut Place::default(), &mut processing);
+        // Those that were sent to it, and then those in its queue.
+        let running = state.running_tasks(address, MAX_LISTED);
+        processing.extend(running.into_iter().map(|task| task.key));
+        if processing.len() < MAX_LISTED {
+            let mut all = Vec::new();
+            state.processing(address, &mut Place::default(), &mut all);
+            let known: BTreeSet<Key> = processing.iter().cloned().collect();
+            processing.extend(all.into_iter().filter(|key| !known.contains(key)));
+            processing.truncate(MAX_LISTED);
+        }
         state.has_what(address, &mut Place::default(), &mut held);
-        processing.truncate(MAX_LISTED);
         held.truncate(MAX_LISTED);
         let sizes = state.nbytes(Selection::Keys(&held));
         Some((overview, identity, processing, sizes))
@@ -61,6 +80,16 @@ pub(super) fn worker(viewed: &Viewed<'_>, address: &str) -> Result<Json, Failed>
         "in_memory": sizes,
         "in_memory_total": overview.result_count,
     }))
+}
+
+/// Checks that a worker has an address.
+///
+/// # Errors
+///
+/// If none has.
+pub(crate) fn check(viewed: &Viewed<'_>, address: &str) -> Result<(), Failed> {
+    let is_known = viewed.inspect(|state| state.has_worker(address));
+    is_known.then_some(()).ok_or_else(unknown)
 }
 
 /// The error for a worker that has left, or was never there.
@@ -100,7 +129,7 @@ pub(super) fn logs(reply: &Value) -> Json {
         };
         // Dask's lines begin with the time.
         let time = text.split_once(" - ").map(|(time, _)| time);
-        Some(json!({"level": long(level), "time": time.map(long), "text": long(text)}))
+        Some(json!({"level": cut(level), "time": time.map(cut), "text": cut_to(text, MAX_LINE)}))
     };
     let mut lines: Vec<Json> = lines.iter().take(MAX_LINES).filter_map(line).collect();
     lines.reverse();
@@ -122,12 +151,14 @@ pub(super) fn call_stacks(reply: &Value) -> Json {
         for (key, frames) in tasks.iter().take(MAX_LISTED) {
             let frames: Vec<String> = match frames {
                 Value::List(frames) | Value::Tuple(frames) => {
-                    let frames = frames.iter().take(MAX_LISTED);
-                    frames.map(|frame| long(&frame.to_unquoted())).collect()
+                    let frames = frames.iter().take(MAX_STACK);
+                    frames
+                        .map(|frame| cut(&frame.to_unquoted()).into_owned())
+                        .collect()
                 }
-                other => vec![long(&other.to_unquoted())],
+                other => vec![cut(&other.to_unquoted()).into_owned()],
             };
-            stacks.push(json!({"key": long(&key.to_unquoted()), "frames": frames}));
+            stacks.push(json!({"key": cut(&key.to_unquoted()), "frames": frames}));
         }
     }
     json!({"stacks": stacks})
@@ -174,7 +205,7 @@ fn frame(value: &Value, depth: usize, left: &mut usize) -> Json {
             children.push(frame(child, depth, left));
         }
     }
-    json!({"name": long(&name), "value": count, "children": children})
+    json!({"name": cut_to(&name, MAX_NAME), "value": count, "children": children})
 }
 
 /// The request for the story of a task on a worker.
@@ -200,7 +231,7 @@ pub(crate) fn story(reply: &Value) -> Vec<Json> {
             },
             _ => None,
         };
-        json!({"time": time, "text": long(&step.to_unquoted())})
+        json!({"time": time, "text": cut(&step.to_unquoted())})
     });
     steps.collect()
 }

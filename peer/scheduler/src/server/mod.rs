@@ -527,6 +527,19 @@ impl Shared {
         }
     }
 
+    /// As [`give_way`](Self::give_way), on a thread of its own. Ends after some attempts: if others
+    /// always wait, this thread would never have the lock.
+    pub(super) fn give_way_blocking(&self) {
+        const ATTEMPTS: usize = 50;
+        std::thread::yield_now();
+        for _ in 0..ATTEMPTS {
+            if self.waiting_count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     fn with_machine<R>(&self, act: impl FnOnce(&mut SchedulerMachine) -> R) -> R {
         self.try_with_machine(act)
             .unwrap_or_else(|panic| resume_unwind(panic))
@@ -577,6 +590,10 @@ impl Shared {
         }
         notices.iter().for_each(|notice| self.notify(notice));
         result
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
     }
 
     /// The time since the last event.

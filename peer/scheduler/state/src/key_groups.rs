@@ -1,6 +1,6 @@
 //! The numbers of tasks by the names that their keys share: Dask's groups and prefixes of tasks.
 //!
-//! They are counted with each transition, so that nobody has to look at all tasks. A name is looked up
+//! They are counted with each transition, so that all tasks need not be looked at. A name is looked up
 //! once for a task. Tasks beyond the maximum number of names count for the name [`OTHERS`].
 
 use core::time::Duration;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use daskwire_messages::Key;
 
 use super::State;
-use super::model::StateName;
+use super::model::{StateName, TaskStage};
 use super::table::Table;
 
 /// The index of a group in the table.
@@ -398,6 +398,9 @@ impl State {
         let mut totals = StateCounts::default();
         for (_, task) in self.tasks.iter() {
             let state = task.last_recorded_stage;
+            if !matches!(task.stage, TaskStage::Ready) {
+                assert_eq!(task.stage.state_name(), state, "{}", task.key);
+            }
             let of_group: &mut StateCounts = counts.entry(task.key_group).or_default();
             of_group.0[state as usize] += 1;
             totals.0[state as usize] += 1;

@@ -12,7 +12,7 @@ use super::settings::{PORT, Settings};
 use crate::command::connect::address;
 use crate::command::failure::Result;
 use crate::command::runtime::{on_cluster, stop_requested, this_program};
-use crate::command::serve::DashboardArguments;
+use crate::command::serve::{DashboardArguments, TOKEN_VARIABLE};
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
 use daskwire_dashboard::HttpAddress;
@@ -100,6 +100,8 @@ fn workers(arguments: &LocalArguments, scheduler: &Address) -> std::io::Result<C
     // Control-C is for this process, which closes the workers.
     let mut command = Command::from(this_program()?);
     command
+        // Tasks could read it.
+        .env_remove(TOKEN_VARIABLE)
         .arg("worker")
         .arg(scheduler.to_string())
         .args(["--nworkers", &arguments.workers]);

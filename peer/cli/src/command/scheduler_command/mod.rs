@@ -373,7 +373,11 @@ fn publish<'f>(
     let file = file.transpose()?;
     let host = scheduler.address().host();
     let scheme = serve::scheme(settings.dashboard_tls.as_ref());
-    let http = http_port.map(|port| format!("{scheme}://{host}:{port}"));
+    let http = settings.dashboard.as_ref().zip(http_port);
+    let http = http.map(|(address, port)| {
+        let address = address.reachable_at(host).with_port(port);
+        format!("{scheme}://{address}")
+    });
     announce(&addresses, http.as_deref());
     Ok((scheduler, serving, file))
 }
