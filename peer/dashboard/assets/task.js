@@ -207,7 +207,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
           ['Bytes', task.nbytes > 0 ? bytes(task.nbytes) : null],
           [
             'Wanted by',
-            task.wanted_by.length ? task.wanted_by.map((each) => name(each, 80)).join(', ') : 'nobody',
+            task.wanted_by.length ? task.wanted_by.map((each) => name(each, 80)).join(', ') : 'no client',
           ],
           ['Priority', task.priority?.length ? short(task.priority) : null],
           ['Restrictions', isSet(task.restrictions) ? short(task.restrictions) : null],

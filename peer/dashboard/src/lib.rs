@@ -2,7 +2,7 @@
 //! dashboard of a scheduler.
 //!
 //! A [`Server`] has a thread of its own, and serves [`Pages`] for a worker, and a [`Dashboard`] for a
-//! scheduler. Nothing is collected while nobody looks, and what is shown is read from the
+//! scheduler. Nothing is collected while no browser looks, and what is shown is read from the
 //! scheduler in short steps, between which it goes on.
 //!
 //! ```

@@ -154,7 +154,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// The views that somebody looks at.
+    /// The views that viewers look at.
     fn wanted(&self) -> Views {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         Views(counts.map(|count| count > 0))
@@ -169,7 +169,7 @@ impl Live {
         }
     }
 
-    /// Takes snapshots of the views that somebody looks at, as long as `take` returns any. It is called
+    /// Takes snapshots of the views that viewers look at, as long as `take` returns any. It is called
     /// on a thread that may wait, and once with no views after the last viewer has left.
     pub(crate) async fn run<T>(self: Arc<Self>, take: T)
     where
@@ -320,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs as many viewers for ten seconds, and nobody before and after. Returns how many snapshots
+    /// Runs as many viewers for ten seconds, and none before and after. Returns how many snapshots
     /// were taken, and how many messages each viewer has read.
     async fn watch(viewer_count: usize) -> (usize, Vec<usize>) {
         let live = Arc::new(Live::default());

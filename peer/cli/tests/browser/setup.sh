@@ -16,6 +16,7 @@ fi
 package=axe-playwright-python==0.1.8
 hash=fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8
 if [[ $(cat target/browser/version.txt 2>/dev/null) != "$package" ]]; then
+    rm -rf target/browser
     mkdir -p target/browser
     python3 -m venv target/browser/venv
     echo "$package --hash=sha256:$hash" >target/browser/requirements.txt

@@ -85,7 +85,7 @@ pub(crate) fn document(document: impl Into<Bytes>) -> Response {
     full_json(StatusCode::OK, document)
 }
 
-/// A document that nobody keeps.
+/// A document that is not cached.
 fn full_json(status: StatusCode, document: impl Into<Bytes>) -> Response {
     let mut response = full(status, "application/json", document);
     let headers = response.headers_mut();

@@ -22,7 +22,7 @@ const PART: usize = 1_000;
 /// Maximum number of workers in a matrix.
 const MAX_PEERS: usize = 64;
 
-/// What is remembered between snapshots, while somebody looks.
+/// What is remembered between snapshots, while there are viewers.
 #[derive(Debug, Default)]
 pub(crate) struct Streaming {
     is_recording: bool,
@@ -67,7 +67,7 @@ impl Streaming {
         }
         let from = self.next;
         let end = viewed.inspect(|state| state.span_count());
-        // Of more, nobody could tell one from another.
+        // More could not be told apart.
         let mut next = from.max(end.saturating_sub(MAX_ROWS));
         let mut spans: Vec<Span> = Vec::new();
         while next < end {
@@ -159,7 +159,7 @@ impl Streaming {
         let rows: Vec<(usize, usize, f64)> = rows.collect();
         let names: Vec<_> = busiest.iter().map(|(name, _)| cut(name)).collect();
         let document = json!({"workers": names, "rows": rows});
-        // Pairs that nobody sees are not remembered.
+        // Pairs that are not shown are not remembered.
         if self.rates.len() > 16 * MAX_PEERS * MAX_PEERS {
             self.rates.clear();
         }
