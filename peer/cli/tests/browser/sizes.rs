@@ -6,10 +6,6 @@ use daskwire_testing::{Environment, Peer, python};
 
 use crate::{browser, scheduler};
 
-/// The longest time from a click until the page shows what was asked for, with processes beside it
-/// that take all processors.
-const MAX_DELAY: Duration = Duration::from_secs(5);
-
 /// The longest time to draw the task stream, in milliseconds, without acceleration and on a busy
 /// machine.
 const MAX_DRAWING: f64 = 500.0;
@@ -31,7 +27,8 @@ fn load(scheduler: &Peer, workers: usize, tasks: usize) -> Peer {
     )
 }
 
-fn clicks_are_answered(workers: usize, tasks: usize) {
+/// Clicks while tasks run. Each click must show what was asked for within `max_delay`.
+fn clicks_are_answered(workers: usize, tasks: usize, max_delay: Duration) {
     let scheduler = scheduler("0", "0", &[]);
     let browser = browser(&scheduler, 1100);
     browser.open("/status");
@@ -56,7 +53,7 @@ fn clicks_are_answered(workers: usize, tasks: usize) {
             browser.wait_for_text("main", shown);
             let took = clicked.elapsed();
             eprintln!("{selector}: {took:.2?}");
-            assert!(took < MAX_DELAY, "{selector}: {took:?}");
+            assert!(took < max_delay, "{selector}: {took:?}");
         }
     }
     browser.run("[...document.querySelectorAll('.stream-panel button')].find((each) => each.textContent === 'All').click()");
@@ -74,12 +71,13 @@ fn clicks_are_answered(workers: usize, tasks: usize) {
 
 #[test]
 fn a_thousand_workers_can_be_clicked() {
-    clicks_are_answered(1_000, 5_000);
+    // Other tests may take all processors meanwhile.
+    clicks_are_answered(1_000, 5_000, Duration::from_secs(20));
 }
 
 /// Takes minutes: `cargo test -p daskwire-cli --release --test browser -- --ignored`.
 #[test]
 #[ignore = "a million tasks take minutes"]
 fn a_million_tasks_can_be_looked_at() {
-    clicks_are_answered(1_000, 1_000_000);
+    clicks_are_answered(1_000, 1_000_000, Duration::from_secs(5));
 }
