@@ -144,9 +144,16 @@ fn a_worker_without_a_scheduler_ends_after_a_time_or_a_signal() {
             asked.elapsed()
         );
         assert!(!ends.ended(), "{}", ends.log());
-        let log = ends.log();
-        let last = log.lines().rfind(|line| line.starts_with("daskwire: "));
+        // What it has written may not be read yet.
         let expected = "daskwire: the connection to the scheduler was lost: ";
-        assert!(last.is_some_and(|line| line.starts_with(expected)), "{log}");
+        let is_last = |log: &str| {
+            let last = log.lines().rfind(|line| line.starts_with("daskwire: "));
+            last.is_some_and(|line| line.starts_with(expected))
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_last(&ends.log()) {
+            assert!(Instant::now() < deadline, "{}", ends.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
