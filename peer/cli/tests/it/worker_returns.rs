@@ -153,7 +153,7 @@ fn a_worker_without_a_scheduler_ends_after_a_time_or_a_signal() {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !is_last(&ends.log()) {
             assert!(Instant::now() < deadline, "{}", ends.log());
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     }
 }
