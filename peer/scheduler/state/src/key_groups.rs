@@ -10,7 +10,7 @@ use std::sync::Arc;
 use daskwire_messages::Key;
 
 use super::State;
-use super::model::{StateName, TaskStage};
+use super::model::StateName;
 use super::table::Table;
 
 /// The index of a group in the table.
@@ -398,7 +398,7 @@ impl State {
         let mut totals = StateCounts::default();
         for (_, task) in self.tasks.iter() {
             let state = task.last_recorded_stage;
-            if !matches!(task.stage, TaskStage::Ready) {
+            if !matches!(task.stage, super::model::TaskStage::Ready) {
                 assert_eq!(task.stage.state_name(), state, "{}", task.key);
             }
             let of_group: &mut StateCounts = counts.entry(task.key_group).or_default();
