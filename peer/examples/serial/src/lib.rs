@@ -2,28 +2,15 @@
 //! bytes and carry packets, as serial lines do. Here a link is two pipes within the
 //! process; packets are framed by COBS, and an empty one is the end.
 
-use std::collections::HashMap;
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use daskwire_comm::{
-    Address, BoxFuture, Closed, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
-    RawConnection, Transport, runtime,
+    Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, Listeners,
+    PendingConnection, RawConnection, Transport, runtime,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::sync::mpsc;
-
-type Lines = HashMap<String, mpsc::Sender<RawConnection>>;
 
 /// The lines of this process, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Serial(Arc<Mutex<Lines>>);
-
-impl Serial {
-    fn lines<R>(&self, act: impl FnOnce(&mut Lines) -> R) -> R {
-        act(&mut self.0.lock().expect("no panic while it is locked"))
-    }
-}
+#[derive(Debug, Default)]
+pub struct Serial(Listeners);
 
 impl Transport for Serial {
     fn schemes(&self) -> &[&'static str] {
@@ -36,12 +23,9 @@ impl Transport for Serial {
         _: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
         Box::pin(async {
-            let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-            let line = self.lines(|lines| lines.get(address.location()).cloned());
-            let line = line.ok_or_else(refused)?;
             let ((near_out, far_in), (far_out, near_in)) = (duplex(256), duplex(256));
-            let sent = line.send(end(address, far_in, far_out)).await;
-            sent.map_err(|_| refused())?;
+            let far = end(address, far_in, far_out);
+            self.0.offer(address, far).await?;
             Ok(end(address, near_in, near_out).into())
         })
     }
@@ -50,31 +34,7 @@ impl Transport for Serial {
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
-        let (sender, receiver) = mpsc::channel(16);
-        self.lines(|lines| lines.insert(address.location().to_owned(), sender));
-        let listener = Line(address.clone(), tokio::sync::Mutex::new(receiver));
-        Box::pin(async { Ok(Box::new(listener) as Box<dyn Listen>) })
-    }
-}
-
-struct Line(Address, tokio::sync::Mutex<mpsc::Receiver<RawConnection>>);
-
-impl Listen for Line {
-    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
-        Box::pin(async {
-            Ok(self
-                .1
-                .lock()
-                .await
-                .recv()
-                .await
-                .ok_or(Closed::Locally)?
-                .into())
-        })
-    }
-
-    fn local_address(&self) -> io::Result<Address> {
-        Ok(self.0.clone())
+        Box::pin(async { self.0.bind(address) })
     }
 }
 
