@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_messages::protocol::Unknown;
-use daskwire_messages::value::WrongType;
+use daskwire_messages::value::{IntoValue, ValueError, WrongType};
 use daskwire_messages::{Release, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::channel::with_timeout;
@@ -39,11 +39,17 @@ pub enum SharedValue {
     Future(TaskFuture),
     /// Plain data. Tuples and sets arrive as lists.
     Data(Value),
+    /// A value in Rust that could not be converted, so that it cannot be sent.
+    Unconverted(ValueError),
 }
 
-impl<T: Into<Value>> From<T> for SharedValue {
+impl<T: IntoValue> From<T> for SharedValue {
+    /// Converts a value. If that fails, the error is that of the call that sends it.
     fn from(value: T) -> Self {
-        Self::Data(value.into())
+        match value.into_value() {
+            Ok(value) => Self::Data(value),
+            Err(error) => Self::Unconverted(ValueError::of_conversion(&*error)),
+        }
     }
 }
 
@@ -59,14 +65,14 @@ impl From<&TaskFuture> for SharedValue {
     }
 }
 
-/// Converts plain data. The error is the value, if it is a future.
+/// Converts plain data. The error is the value, if it is anything else.
 impl TryFrom<SharedValue> for Value {
     type Error = SharedValue;
 
     fn try_from(value: SharedValue) -> Result<Self, SharedValue> {
         match value {
             SharedValue::Data(value) => Ok(value),
-            future @ SharedValue::Future(_) => Err(future),
+            other => Err(other),
         }
     }
 }
@@ -163,10 +169,11 @@ impl Shared {
     }
 
     /// Adds the fields of a value to a message.
-    fn with_value(message: Unknown, value: &SharedValue) -> Unknown {
+    fn with_value(message: Unknown, value: &SharedValue) -> Result<Unknown, RequestError> {
         match value {
-            SharedValue::Future(future) => message.field("key", future.key().to_value()),
-            SharedValue::Data(value) => message.field("data", value.clone()),
+            SharedValue::Future(future) => Ok(message.field("key", future.key().to_value())),
+            SharedValue::Data(value) => Ok(message.field("data", value.clone())),
+            SharedValue::Unconverted(error) => Err(RequestError::unserializable(error.clone())),
         }
     }
 
@@ -229,6 +236,7 @@ impl Variable {
     /// # Errors
     ///
     /// * [`RequestError::Missing`] if the task of the future was cancelled or lost;
+    /// * [`RequestError::Value`] if the value does not convert;
     /// * other errors if the scheduler does not answer.
     pub async fn set(&self, value: impl Into<SharedValue>) -> Result<(), RequestError> {
         let value = value.into();
@@ -236,7 +244,7 @@ impl Variable {
             self.shared.known("variable_set", future).await?;
         }
         let message = Unknown::new("variable_set").field("name", self.name.as_str());
-        let mut message = Shared::with_value(message, &value);
+        let mut message = Shared::with_value(message, &value)?;
         let release = self.shared.lock().state.release();
         if release.is_none_or(|release| release >= VARIABLE_TIMEOUT_SINCE) {
             // The scheduler's timeout for the task of the future to become known.
@@ -310,7 +318,7 @@ impl Variable {
                 self.shared.settle::<RequestError>().await?;
                 self.set(Value::None).await?;
             }
-            Ok(SharedValue::Data(_)) => {}
+            Ok(_) => {}
             // The scheduler has answered that the variable is not set.
             Err(RequestError::Timeout { timeout, .. }) if timeout == AT_ONCE => {}
             Err(error) => return Err(error),
@@ -372,6 +380,7 @@ impl Queue {
     /// * [`RequestError::Timeout`] if the queue is full for too long. If the scheduler has not
     ///   answered, it may add the value later;
     /// * [`RequestError::Missing`] if the task of the future was cancelled or lost;
+    /// * [`RequestError::Value`] if the value does not convert;
     /// * other errors if the scheduler cannot be reached in time.
     pub async fn put(
         &self,
@@ -383,7 +392,7 @@ impl Queue {
             self.shared.known("queue_put", future).await?;
         }
         let message = Unknown::new("queue_put").field("name", self.name.as_str());
-        let message = Shared::with_value(message, &value);
+        let message = Shared::with_value(message, &value)?;
         let wait = Wait::new("room in a queue", timeout);
         let put = self.shared.ask_within::<Value>(message, wait);
         wait.limit(put).await?;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::operation::Operation;
-use super::request::{converted, key_of};
+use super::request::{converted, key_of, value_of};
 use super::shared::Shared;
 use super::state::ClientInput;
 use super::{Client, Status, TaskFuture};
@@ -12,7 +12,7 @@ use daskwire_messages::graph::futures_pickle;
 use daskwire_messages::protocol::{Keys, Unknown};
 use daskwire_messages::{Key, Release, Serialized, Value};
 use daskwire_rpc::RequestError;
-use daskwire_value::{IntoValue, ValueError};
+use daskwire_value::IntoValue;
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
@@ -41,10 +41,7 @@ impl Client {
         name: impl Into<Key>,
         value: impl IntoValue,
     ) -> Result<(), RequestError> {
-        let value = value.into_value();
-        let value = value.map_err(|error| ValueError::of_conversion(&*error));
-        let data =
-            value.and_then(|value| Serialized::with_pickling(&value, self.dialect().pickling));
+        let data = Serialized::with_pickling(&value_of(value)?, self.dialect().pickling);
         let data = data.map_err(RequestError::unserializable)?;
         self.publish(&name.into(), data, &[]).await
     }

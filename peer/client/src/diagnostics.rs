@@ -9,14 +9,14 @@ use daskwire_messages::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
     NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
 };
-use daskwire_messages::value::WrongType;
+use daskwire_messages::value::{IntoValue, WrongType};
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::RequestError;
 use daskwire_rpc::channel::with_timeout;
 
 use super::Client;
 use super::operation::Operation;
-use super::request::{Workers, converted, key_of};
+use super::request::{Workers, converted, key_of, value_of};
 
 /// The versions of a cluster's software.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -633,18 +633,19 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the scheduler does not answer.
+    /// * [`RequestError::Value`] if the value does not convert;
+    /// * other errors if the scheduler does not answer.
     pub async fn set_metadata(
         &self,
         path: impl IntoIterator<Item = impl Into<String>>,
-        value: impl Into<Value>,
+        value: impl IntoValue,
     ) -> Result<(), RequestError> {
         let request = SetMetadata {
             keys: path
                 .into_iter()
                 .map(|part| Key::from(part.into()))
                 .collect(),
-            value: value.into(),
+            value: value_of(value)?,
             reply: Some(true),
             ..SetMetadata::default()
         };

@@ -1,13 +1,19 @@
 //! Requests to the scheduler that have no method of their own.
 
 use daskwire_messages::protocol::{Request, WorkerNames};
-use daskwire_messages::value::WrongType;
+use daskwire_messages::value::{IntoValue, ValueError, WrongType};
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::RequestError;
 
 use super::Client;
 use super::operation::Operation;
 use super::shared::Shared;
+
+/// Converts a value of the program for a request.
+pub(super) fn value_of(value: impl IntoValue) -> Result<Value, RequestError> {
+    let value = value.into_value();
+    value.map_err(|error| RequestError::unserializable(ValueError::of_conversion(&*error)))
+}
 
 /// The workers that a request is about. Converts from addresses:
 ///

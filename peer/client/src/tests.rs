@@ -768,9 +768,19 @@ async fn values_that_cannot_be_converted_are_the_error_of_the_call() {
     let error = client.scatter([Unconvertible]).await;
     let error = error.expect_err("it cannot be converted").to_string();
     assert!(error.ends_with(reason), "{error}");
-    let error = client.publish_dataset("frames", Unconvertible).await;
-    let error = error.expect_err("it cannot be converted").to_string();
-    assert!(error.ends_with(reason), "{error}");
+    let variable = client.variable("frames").expect("supported");
+    let queue = Queue::new(&client.shared, "frames".to_owned());
+    for error in [
+        client.publish_dataset("frames", Unconvertible).await,
+        client.log_event("frames", Unconvertible).await,
+        client.set_metadata(["frames"], Unconvertible).await,
+        variable.set(Unconvertible).await,
+        queue.put(Unconvertible, None).await,
+    ] {
+        let error = error.expect_err("it cannot be converted");
+        assert_eq!(error.kind(), daskwire_rpc::ErrorKind::Invalid);
+        assert!(error.to_string().ends_with(reason), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -10,13 +10,14 @@ use daskwire_messages::Value;
 use daskwire_messages::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
 };
+use daskwire_messages::value::IntoValue;
 use daskwire_rpc::RequestError;
 use daskwire_rpc::panic_flag::PanicFlag;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
 use super::operation::Operation;
-use super::request::converted;
+use super::request::{converted, value_of};
 use super::shared::Shared;
 use super::{Client, Disconnected};
 
@@ -194,16 +195,17 @@ impl Client {
     /// # Errors
     ///
     /// * [`RequestError::Unsupported`] before 2022.6.1;
+    /// * [`RequestError::Value`] if the message does not convert;
     /// * other errors if the scheduler does not answer.
     pub async fn log_event(
         &self,
         topic: impl Into<String>,
-        message: impl Into<Value>,
+        message: impl IntoValue,
     ) -> Result<(), RequestError> {
         self.shared.needs(Operation::PUBLISHING)?;
         let request = LogEventRequest {
             topic: Value::from(topic.into()),
-            msg: message.into(),
+            msg: value_of(message)?,
             reply: Some(true),
             ..LogEventRequest::default()
         };

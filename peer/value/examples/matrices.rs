@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) async fn run(scheduler: &str) -> Result<Array1<f64>, Box<dyn Error>> {
     let client = Client::connect(scheduler).await?;
     let matrix = array![[4.0, 1.0], [1.0, 3.0]];
-    let inverse = client.submit("numpy.linalg.inv", (matrix.clone(),))?;
+    let inverse = client.submit("numpy.linalg.inv", matrix.clone())?;
     let inverse: Array2<f64> = inverse.result_as().await?;
     let solution = inverse.dot(&array![1.0, 2.0]);
 

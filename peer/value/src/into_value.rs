@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::arguments::one_argument;
 use super::convert::{sorted_entries, sorted_items};
 use super::{Array, Object, Optional, Serialized, Value};
 
@@ -51,7 +52,8 @@ pub trait IntoValue {
     fn into_value(self) -> Result<Value, Box<dyn Error + Send + Sync>>;
 }
 
-/// Implements [`IntoValue`] for types with a conversion by `TryFrom` or `From`.
+/// Implements [`IntoValue`] for types with a conversion by `TryFrom` or `From`, of which a value is
+/// one argument of a call.
 macro_rules! into_value {
     (@one {$($parameter:tt)*} $type:ty) => {
         impl<$($parameter)*> $crate::IntoValue for $type {
@@ -61,6 +63,8 @@ macro_rules! into_value {
                 Ok(Value::try_from(self)?)
             }
         }
+
+        $crate::arguments::one_argument! { {$($parameter)*} $type }
     };
     ($($parameters:tt $($type:ty),+;)*) => {
         $($(into_value! { @one $parameters $type })+)*
@@ -71,9 +75,22 @@ pub(super) use into_value;
 
 into_value! {
     {} i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize;
-    {} f32, f64, bool, char, (), Duration;
+    {} f32, f64, bool, char, Duration;
     {} &str, &String, String, Cow<'_, str>, Arc<str>, Bytes;
     {} Array, Object, Serialized, Value;
+}
+
+one_argument! { {T} Option<T> }
+one_argument! { {T} Optional<T> }
+one_argument! { {T} BTreeSet<T> }
+one_argument! { {T, S} HashSet<T, S> }
+one_argument! { {K, V} BTreeMap<K, V> }
+one_argument! { {K, V, S} HashMap<K, V, S> }
+
+impl IntoValue for () {
+    fn into_value(self) -> Result<Value, Box<dyn Error + Send + Sync>> {
+        Ok(Value::None)
+    }
 }
 
 impl<T: IntoValue> IntoValue for Option<T> {

@@ -30,6 +30,7 @@
 //!   UUIDs from and to those of these crates.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod arguments;
 mod array;
 #[cfg(feature = "arrow-60")]
 mod arrow;
@@ -95,6 +96,8 @@ pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 
 use crate::brief::{Data, bounded};
 
+#[doc(hidden)]
+pub use arguments::IntoArguments;
 pub use array::Array;
 #[cfg(feature = "arrow-60")]
 pub use arrow::TableError;

@@ -42,6 +42,8 @@ impl Value {
     }
 }
 
+super::arguments::one_argument! { {T} super::Serde<T> }
+
 impl<T: Serialize> super::IntoValue for super::Serde<T> {
     fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
         Ok(Value::from_serialize(&self.0)?)

@@ -273,7 +273,10 @@ impl Arguments {
                 }
                 (Some(argument), None) | (None, Some(argument)) => argument,
                 (None, None) => match &parameter.default {
-                    Some(default) => Arg::Owned(default.clone()),
+                    Some(Ok(default)) => Arg::Owned(default.clone()),
+                    Some(Err(error)) => {
+                        return Err(self.wrong(&format!("argument '{name}': {error}")));
+                    }
                     None => {
                         missing.push(format!("'{name}'"));
                         continue;

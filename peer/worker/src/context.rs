@@ -12,6 +12,7 @@ use daskwire_comm::BoxFuture;
 use daskwire_messages::protocol::LogEvent;
 #[cfg(feature = "client")]
 use daskwire_messages::protocol::WorkerStatus;
+use daskwire_messages::value::IntoValue;
 use daskwire_messages::{Key, RemoteError, Value};
 use tokio::sync::watch;
 
@@ -82,14 +83,15 @@ impl Context {
     ///
     /// The event is plain data: numbers, strings, bytes, lists and dictionaries of them. Other
     /// values, such as arrays and dates, are sent as the strings that they are displayed as. An event
-    /// that is nested deeper than 100 levels, or too large, is dropped, with a warning in the log of
-    /// the worker.
-    pub fn log_event(&self, topic: &str, event: impl Into<Value>) {
+    /// that does not convert, is nested deeper than 100 levels, or too large, is dropped, with a
+    /// warning in the log of the worker.
+    pub fn log_event(&self, topic: &str, event: impl IntoValue) {
         let Some(task) = &self.task else {
             return;
         };
         // Not while the state machine is locked: the conversion is code of the program.
-        let event = match event.into().checked() {
+        let event = event.into_value();
+        let event = match event.and_then(|event| event.checked().map_err(Into::into)) {
             Ok(event) => event,
             Err(error) => {
                 let message = format!("an event of the topic {topic} is not sent: {error}");

@@ -610,6 +610,28 @@ mod tests {
     }
 
     #[test]
+    fn a_default_that_does_not_convert_fails_calls_without_the_argument() {
+        struct Unconvertible;
+
+        impl daskwire_messages::value::IntoValue for Unconvertible {
+            fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
+                Err("it has no form".into())
+            }
+        }
+
+        let signature = Signature::new("f").optional("x", Unconvertible);
+        let functions = Functions::new().function(signature, |x: i64| x);
+        let given = [Value::from(1)].into_iter().collect();
+        assert_eq!(functions.call("f", given), Some(Ok(1.into())));
+        let error = functions.call("f", Arguments::default());
+        let error = error.expect("registered").expect_err("no default");
+        assert_eq!(
+            error.message,
+            "f() argument 'x': the value cannot be converted: it has no form"
+        );
+    }
+
+    #[test]
     fn keywords_take_what_no_parameter_has_a_name_for() {
         use crate::Keywords;
         use std::collections::BTreeMap;

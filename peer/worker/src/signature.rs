@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use daskwire_messages::Value;
+use daskwire_messages::value::{IntoValue, ValueError};
 
 /// The name of a function, and those of its parameters with their defaults, as in a `def` of
 /// Python. A name alone, such as `"scale"`, is a signature without them: such a function takes
@@ -30,8 +31,9 @@ pub struct Signature {
 #[derive(Clone, Debug)]
 pub(super) struct Parameter {
     pub(super) name: Arc<str>,
-    /// `None` if the parameter is required.
-    pub(super) default: Option<Value>,
+    /// `None` if the parameter is required. The error of a conversion is that of each call without
+    /// the argument.
+    pub(super) default: Option<Result<Value, ValueError>>,
     pub(super) is_keyword_only: bool,
 }
 
@@ -50,19 +52,26 @@ impl Signature {
         self.parameter(name, None, false)
     }
 
-    /// Adds a parameter that has this value if no argument is given.
+    /// Adds a parameter that has this value if no argument is given. If the value does not convert,
+    /// calls without the argument fail.
     #[must_use]
-    pub fn optional(self, name: &str, default: impl Into<Value>) -> Self {
-        self.parameter(name, Some(default.into()), false)
+    pub fn optional(self, name: &str, default: impl IntoValue) -> Self {
+        self.parameter(name, Some(value_of(default)), false)
     }
 
-    /// Adds a parameter with a default, which takes a keyword argument only.
+    /// Adds a parameter with a default, as [`optional`](Self::optional) does, which takes a keyword
+    /// argument only.
     #[must_use]
-    pub fn keyword_only(self, name: &str, default: impl Into<Value>) -> Self {
-        self.parameter(name, Some(default.into()), true)
+    pub fn keyword_only(self, name: &str, default: impl IntoValue) -> Self {
+        self.parameter(name, Some(value_of(default)), true)
     }
 
-    fn parameter(mut self, name: &str, default: Option<Value>, is_keyword_only: bool) -> Self {
+    fn parameter(
+        mut self,
+        name: &str,
+        default: Option<Result<Value, ValueError>>,
+        is_keyword_only: bool,
+    ) -> Self {
         self.parameters.push(Parameter {
             name: name.into(),
             default,
@@ -70,6 +79,11 @@ impl Signature {
         });
         self
     }
+}
+
+fn value_of(value: impl IntoValue) -> Result<Value, ValueError> {
+    let value = value.into_value();
+    value.map_err(|error| ValueError::of_conversion(&*error))
 }
 
 /// A name without parameters.

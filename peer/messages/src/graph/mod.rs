@@ -22,9 +22,9 @@ mod write;
 use core::fmt;
 use std::sync::Arc;
 
-use daskwire_value::{Array, IntoValue, Object, ValueError, brief_debug};
+use daskwire_value::{IntoArguments, IntoValue, ValueError, brief_debug};
 
-use crate::{Key, Serialized, Value};
+use crate::{Key, Value};
 
 pub use depends::Calls;
 pub use error::GraphError;
@@ -246,9 +246,9 @@ impl Argument {
     }
 }
 
-/// The positional arguments of a call: a tuple of values, futures and keys of any
-/// types, an array, slice or vector of one type, or a single value, string or future; for a single
-/// argument of another type, `(argument,)`.
+/// The positional arguments of a call: a tuple of values, futures and keys of any types, an array,
+/// slice or vector of one type, or a single argument of any other type that converts, such as a
+/// number, a string, a table or a future.
 ///
 /// ```
 /// use daskwire_messages::Key;
@@ -260,51 +260,37 @@ impl Argument {
 /// assert_eq!([1, 2].into_arguments().len(), 2);
 /// assert_eq!(2.0.into_arguments(), [Argument::from(2.0)]);
 /// assert!(().into_arguments().is_empty());
+/// // A list or a tuple that is one argument.
+/// assert_eq!(([1, 2],).into_arguments(), [Argument::from([1, 2])]);
 /// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the arguments of a call",
-    note = "arguments are a tuple such as `(&future, 2, \"three\")`, an array or a vector of one type, \
-            or a single number, string, `Array`, `Value` or future; for one argument of another type, \
-            write `(argument,)`"
-)]
+///
+/// A type of a program that implements [`IntoValue`] is a single argument as `(argument,)`:
+///
+/// ```compile_fail
+/// use daskwire_messages::Value;
+/// use daskwire_messages::graph::Arguments;
+/// use daskwire_messages::value::IntoValue;
+///
+/// struct Point(f64, f64);
+///
+/// impl IntoValue for Point {
+///     fn into_value(self) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+///         (self.0, self.1).into_value()
+///     }
+/// }
+///
+/// fn call(arguments: impl Arguments) {}
+/// call((Point(0.0, 1.0),));
+/// call(Point(0.0, 1.0)); // an error
+/// ```
 pub trait Arguments {
     /// Converts to a list of arguments.
     fn into_arguments(self) -> Vec<Argument>;
 }
 
-impl<T: Into<Argument>> Arguments for Vec<T> {
+impl<T: IntoArguments<Argument>> Arguments for T {
     fn into_arguments(self) -> Vec<Argument> {
-        self.into_iter().map(Into::into).collect()
-    }
-}
-
-impl<T: Into<Argument>, const N: usize> Arguments for [T; N] {
-    fn into_arguments(self) -> Vec<Argument> {
-        self.into_iter().map(Into::into).collect()
-    }
-}
-
-impl<'a, T> Arguments for &'a [T]
-where
-    &'a T: Into<Argument>,
-{
-    fn into_arguments(self) -> Vec<Argument> {
-        self.iter().map(Into::into).collect()
-    }
-}
-
-impl<'a, T> Arguments for &'a Vec<T>
-where
-    &'a T: Into<Argument>,
-{
-    fn into_arguments(self) -> Vec<Argument> {
-        self.iter().map(Into::into).collect()
-    }
-}
-
-impl Arguments for () {
-    fn into_arguments(self) -> Vec<Argument> {
-        Vec::new()
+        self.into_list()
     }
 }
 
@@ -319,27 +305,7 @@ macro_rules! single {
     )*};
 }
 
-single! {
-    bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64 char &str String &String
-    Argument Array Object Serialized Value Key &Key
-}
-
-macro_rules! tuples {
-    ($($first:ident $($name:ident)*;)*) => {$(
-        impl<$first: Into<Argument>, $($name: Into<Argument>),*> Arguments for ($first, $($name,)*) {
-            fn into_arguments(self) -> Vec<Argument> {
-                #[expect(non_snake_case, reason = "named like the types")]
-                let ($first, $($name,)*) = self;
-                vec![$first.into(), $($name.into()),*]
-            }
-        }
-    )*};
-}
-
-tuples! {
-    A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; A B C D E F G H;
-    A B C D E F G H I; A B C D E F G H I J; A B C D E F G H I J K; A B C D E F G H I J K L;
-}
+single! { Argument Key &Key }
 
 /// A task: a key and the work that produces its result.
 ///

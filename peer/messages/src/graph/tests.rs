@@ -1,4 +1,5 @@
 use super::*;
+use crate::Serialized;
 use crate::value::TreeReader;
 
 #[test]

@@ -1,5 +1,7 @@
 //! What functions do with their contexts.
 
+use daskwire_messages::value::IntoValue;
+
 use super::*;
 
 #[tokio::test]
@@ -87,18 +89,26 @@ async fn contexts_have_no_effect_after_the_end_of_their_task() {
 async fn events_are_converted_before_the_state_is_locked() {
     struct Event(Context);
 
-    impl From<Event> for Value {
-        fn from(Event(context): Event) -> Self {
-            context.log_event("inner", 1);
-            Self::from(2)
+    impl IntoValue for Event {
+        fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
+            self.0.log_event("inner", 1);
+            2.into_value()
         }
     }
 
     struct Panics;
 
-    impl From<Panics> for Value {
-        fn from(_: Panics) -> Self {
+    impl IntoValue for Panics {
+        fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
             panic!("no event")
+        }
+    }
+
+    struct Fails;
+
+    impl IntoValue for Fails {
+        fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
+            Err("it has no form".into())
         }
     }
 
@@ -112,6 +122,7 @@ async fn events_are_converted_before_the_state_is_locked() {
         .function("deep", |context: Context| {
             let deep = (0..1000).fold(Value::None, |value, _| Value::list([value]));
             context.log_event("topic", deep);
+            context.log_event("topic", Fails);
         });
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w").functions(functions);
@@ -132,7 +143,7 @@ async fn events_are_converted_before_the_state_is_locked() {
     assert_eq!(stream.erred().await.key, "y".into());
     assert!(!worker.shared.panic_flag.is_set());
 
-    // The scheduler could not read it.
+    // The scheduler could not read the first event, and the second one does not convert.
     stream.compute(&Task::new("z", "native:deep", [0; 0])).await;
     assert_eq!(stream.finished().await.key, "z".into());
 }
