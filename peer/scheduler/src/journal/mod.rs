@@ -12,18 +12,12 @@ use std::path::{Path, PathBuf};
 
 use crate::state::{Policy, RecordError, Restoring, State};
 
-#[cfg(any(test, feature = "fuzzing"))]
-#[cfg_attr(
-    not(feature = "fuzzing"),
-    expect(unreachable_pub, reason = "fuzz targets use it")
-)]
-pub mod fuzzing;
 mod segment;
 mod writer;
 
 pub(crate) use writer::{Journal, JournalStatus};
 
-use segment::{Directory, Kind, Segment};
+use segment::{Directory, Segment};
 
 /// When the records of an event are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,11 +91,6 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// A segment before the last one is not there.
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
     /// A batch in the middle of a journal is damaged.
     Damaged {
         /// The file.
@@ -137,11 +126,6 @@ impl fmt::Display for JournalError {
                  directory, or the version that wrote it",
                 path.display()
             ),
-            Self::Missing { path } => write!(
-                f,
-                "{} is missing: to continue from what precedes it, remove the segments with higher numbers",
-                path.display()
-            ),
             Self::Damaged { path, offset, len } => write!(
                 f,
                 "journal {}: the batch at byte {offset} is damaged, and {} bytes follow; to \
@@ -163,14 +147,13 @@ impl fmt::Display for JournalError {
     }
 }
 
-impl core::error::Error for JournalError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Io { error, .. } => Some(error),
-            Self::Record { error, .. } => Some(error),
-            _ => None,
-        }
-    }
+impl core::error::Error for JournalError {}
+
+daskwire_rpc::kinds! {
+    JournalError: |error| match error {
+        Self::InUse { .. } | Self::Io { .. } => ErrorKind::System,
+        Self::NotASegment { .. } | Self::Damaged { .. } | Self::Record { .. } => ErrorKind::Invalid,
+    };
 }
 
 impl JournalError {
@@ -212,7 +195,7 @@ pub(crate) fn open(
         torn_len,
     };
     let number = segments.last().map_or(1, |last| last.number + 1);
-    let mut writing = Segment::create(&directory, number, Kind::Complete)?;
+    let mut writing = Segment::create(&directory, number, true)?;
     let mut restoring = Restoring::new(policy, now);
     if let Some(has_payloads) = recording {
         restoring.keep_recording(has_payloads);
