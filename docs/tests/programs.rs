@@ -2,8 +2,6 @@
 //! one of this process, which take the place of the one at `tcp://127.0.0.1:8786`.
 
 use std::cell::RefCell;
-#[cfg(target_os = "linux")]
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,10 +11,7 @@ use daskwire_docs::{Block, blocks as blocks_of, documents};
 use daskwire_peer::Client;
 use daskwire_peer::client::SubmitOptions;
 #[cfg(target_os = "linux")]
-use daskwire_peer::{
-    cluster::{ClusterTransport, LocalCluster},
-    scheduler::{Options, PythonOptions},
-};
+use daskwire_peer::cluster::LocalCluster;
 use daskwire_testing::Environment;
 
 /// The blocks, as modules. A block with a name that no test runs is dead code.
@@ -90,18 +85,34 @@ fn programs_run_on_a_real_cluster() {
 #[test]
 fn programs_run_on_a_local_cluster() {
     let python = daskwire_testing::python(Environment::Current);
-    let options = Options::default().with_python(PythonOptions::new(&python));
-    let cluster = LocalCluster::builder()
-        .transport(ClusterTransport::Tcp)
-        .configure_workers(move |_, worker| {
-            // One process, as a worker of Dask: a program makes an object that cannot be pickled.
-            worker.python(&python).python_processes(NonZeroUsize::MIN)
-        })
-        .scheduler(options);
+    let cluster = LocalCluster::builder().python(python);
     let runtime = tokio::runtime::Runtime::new().expect("threads");
     let cluster = runtime.block_on(cluster.start()).expect("it starts");
     assert_eq!(failed_programs(&cluster.address().to_string()), [""; 0]);
     runtime.block_on(cluster.close());
+}
+
+/// The programs of the README, the guide and the examples can be read at a glance.
+#[test]
+fn programs_are_short() {
+    let mut programs = Vec::new();
+    for (place, block) in all_blocks("rust") {
+        programs.push((place, block.code));
+    }
+    for folder in ["peer/examples", "peer/value/examples"] {
+        for entry in fs::read_dir(workspace().join(folder)).expect("a folder") {
+            let path = entry.expect("a file").path();
+            // `ordered.rs` is a tool of the scripts in `peer/tests`, with two roles.
+            if path.is_file() && !path.ends_with("ordered.rs") {
+                let code = fs::read_to_string(&path).expect("text");
+                programs.push((path.display().to_string(), code));
+            }
+        }
+    }
+    assert!(programs.len() >= 50, "only {} programs", programs.len());
+    programs.retain(|(_, code)| code.lines().count() > MAX_LINE_COUNT);
+    let long: Vec<_> = programs.into_iter().map(|(place, _)| place).collect();
+    assert_eq!(long, [""; 0]);
 }
 
 #[test]
@@ -246,6 +257,9 @@ fn dependencies_that_are_shown_exist() {
         }
     }
 }
+
+/// The maximum number of lines of a program.
+const MAX_LINE_COUNT: usize = 60;
 
 /// How programs name this repository in `Cargo.toml`, as long as nothing is published.
 const REPOSITORY: &str = "git = \"https://github.com/daskwire/daskwire\"";

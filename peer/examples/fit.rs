@@ -32,18 +32,12 @@ pub(crate) async fn fit(scheduler: &str) -> Result<Fit, Box<dyn Error>> {
 
     // y = 3 x² - 2 x + 1, and a little wave around it.
     let x: Vec<f64> = (0..10_000).map(|i| f64::from(i) / 1e3).collect();
-    let y: Vec<f64> = x
-        .iter()
-        .map(|x| (3.0 * x - 2.0) * x + 1.0 + (x * 99.0).sin() / 10.0)
-        .collect();
+    let y = |x: &f64| (3.0 * x - 2.0) * x + 1.0 + (x * 99.0).sin() / 10.0;
+    let y: Vec<f64> = x.iter().map(y).collect();
 
     // The arrays go to the workers without a copy, and are numpy arrays there.
-    let points = client
-        .scatter([
-            Array::from_slice(&[x.len()], &x)?,
-            Array::from_slice(&[y.len()], &y)?,
-        ])
-        .await?;
+    let [x, y] = [x, y].map(|values| Array::from_vec(&[values.len()], values));
+    let points = client.scatter([x?, y?]).await?;
     let fit = client
         .call("numpy.polyfit")
         .argument(&points[0])

@@ -8,8 +8,7 @@
 
 use std::error::Error;
 
-use daskwire_peer::graph::Argument;
-use daskwire_peer::{Client, Value};
+use daskwire_peer::Client;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -48,21 +47,8 @@ pub(crate) async fn most_common(
         counts = sums;
     }
     let total = counts.pop().ok_or("no files are given")?;
-    let most = client
-        .call("collections:Counter.most_common")
-        .argument(Argument::from(&total))
-        .argument(10)
-        .submit()?;
-    let Value::List(entries) = most.result().await? else {
-        return Err("most_common() gives a list".into());
-    };
-    let mut words = Vec::new();
-    for entry in entries {
-        if let Value::Tuple(entry) = entry {
-            let word = entry[0].as_str().unwrap_or_default().to_owned();
-            words.push((word, i64::try_from(entry[1].clone())?));
-        }
-    }
+    let most = client.submit("collections:Counter.most_common", (&total, 10))?;
+    let words = most.result_as().await?;
     client.close().await?;
     Ok(words)
 }

@@ -21,44 +21,39 @@ use daskwire_peer::{Array, RemoteError};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = std::env::args().nth(1).ok_or("usage: worker SCHEDULER")?;
-    // Arguments and results are types of Rust; an error is an exception in Python.
-    let functions = Functions::builtins()
-        .function("hypot", |x: f64, y: f64| x.hypot(y))
-        // As `def scale(array, by=2.0)`.
-        .function(
-            Signature::new("scale")
-                .required("array")
-                .optional("by", 2.0),
-            |array: Array, by: f64| -> Result<Array, RemoteError> {
-                let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
-                Ok(Array::from_vec(array.shape(), scaled)?)
-            },
-        )
-        // The worker adds the context; callers give the other arguments.
-        .function(
-            "factor",
-            |context: Context, number: u64| -> Result<u64, RemoteError> {
-                for candidate in 2..number {
-                    context.cancellation().check()?;
-                    if number.is_multiple_of(candidate) {
-                        context.log_event("factors", candidate);
-                        return Ok(candidate);
-                    }
-                }
-                Ok(number)
-            },
-        );
-    let worker = Worker::builder(scheduler.parse()?)
-        .functions(functions)
-        .memory_limit(2 << 30) // data beyond goes to disk
-        .start()
-        .await?;
+    let worker = Worker::builder(scheduler.parse()?).functions(functions());
+    // Data beyond goes to disk.
+    let worker = worker.memory_limit(2 << 30).start().await?;
     println!("{} works; Control-C to end", worker.address());
     tokio::select! {
         ended = worker.ended() => println!("{ended}"),
-        _ = tokio::signal::ctrl_c() => {
-            worker.retire().await?; // others take what it has
-        }
+        _ = tokio::signal::ctrl_c() => { worker.retire().await?; } // others take what it has
     }
     Ok(())
+}
+
+pub(crate) fn functions() -> Functions {
+    // Arguments and results are types of Rust; an error is an exception in Python.
+    let hypot = |x: f64, y: f64| x.hypot(y);
+    let scale = |array: Array, by: f64| -> Result<Array, RemoteError> {
+        let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
+        Ok(Array::from_vec(array.shape(), scaled)?)
+    };
+    // The worker adds the context; callers give the other arguments.
+    let factor = |context: Context, number: u64| -> Result<u64, RemoteError> {
+        for candidate in 2..number {
+            context.cancellation().check()?;
+            if number.is_multiple_of(candidate) {
+                context.log_event("factors", candidate);
+                return Ok(candidate);
+            }
+        }
+        Ok(number)
+    };
+    // As `def scale(array, by=2.0)`.
+    let scale_signature = Signature::new("scale").required("array");
+    Functions::builtins()
+        .function("hypot", hypot)
+        .function(scale_signature.optional("by", 2.0), scale)
+        .function("factor", factor)
 }

@@ -11,7 +11,11 @@
 mod link;
 
 use core::fmt;
+#[cfg(all(target_os = "linux", feature = "tcp"))]
+use core::num::NonZeroUsize;
 use core::time::Duration;
+#[cfg(all(target_os = "linux", feature = "tcp"))]
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daskwire_comm::runtime::TaskSet;
@@ -151,6 +155,8 @@ pub struct Builder {
     functions: Functions,
     configure: Option<Arc<Configure>>,
     scheduler: scheduler::Options,
+    #[cfg(all(target_os = "linux", feature = "tcp"))]
+    python: Option<PathBuf>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -168,6 +174,8 @@ impl Default for Builder {
             functions: Functions::builtins(),
             configure: None,
             scheduler: scheduler::Options::default(),
+            #[cfg(all(target_os = "linux", feature = "tcp"))]
+            python: None,
             observer: None,
         }
     }
@@ -266,6 +274,38 @@ impl Builder {
         self
     }
 
+    /// Sets a Python interpreter for the scheduler and the workers, which then run functions and
+    /// modules of Python, and the graphs of collections. The interpreter must have `distributed`,
+    /// and what the tasks import. Default: none.
+    ///
+    /// The threads of a worker share a process, as with Dask; [`configure_workers`] can give them
+    /// more with [`python_processes`]. An interpreter in the options of the scheduler replaces this
+    /// one there. The transport becomes TCP if it is memory, which other processes cannot reach.
+    ///
+    /// ```no_run
+    /// use daskwire_peer::cluster::LocalCluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let cluster = LocalCluster::builder().python("python3").start().await?;
+    /// let client = cluster.client().await?;
+    /// let root = client.submit("cmath.sqrt", -1)?;
+    /// assert_eq!(root.await?.to_string(), "1j");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`configure_workers`]: Self::configure_workers
+    /// [`python_processes`]: worker::Builder::python_processes
+    #[cfg(all(target_os = "linux", feature = "tcp"))]
+    pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
+        self.python = Some(interpreter.into());
+        if self.transport == ClusterTransport::Memory {
+            self.transport = ClusterTransport::Tcp;
+        }
+        self
+    }
+
     /// Sets an observer that sees every message of every role.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
@@ -303,6 +343,10 @@ impl Builder {
             listeners.push(listener.map_err(|error| StartError::Listen(Arc::new(error)))?);
         }
         options.transports = transports.clone();
+        #[cfg(all(target_os = "linux", feature = "tcp"))]
+        if options.python.is_none() {
+            options.python = self.python.as_ref().map(scheduler::PythonOptions::new);
+        }
         options.observer = options.observer.or_else(|| self.observer.clone());
         let scheduler = Scheduler::start(listeners, options)?;
         let mut cluster = LocalCluster {
@@ -493,6 +537,12 @@ impl LocalCluster {
             .functions(settings.functions.clone())
             .restartable()
             .batch_interval(Duration::ZERO);
+        #[cfg(all(target_os = "linux", feature = "tcp"))]
+        if let Some(interpreter) = &settings.python {
+            worker = worker
+                .python(interpreter)
+                .python_processes(NonZeroUsize::MIN);
+        }
         if let Some(configure) = &settings.configure {
             worker = configure(number, worker);
         }

@@ -3,6 +3,9 @@
 #[path = "../../examples/blocking.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod blocking;
+#[path = "../../examples/fit.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod fit;
 #[path = "../../examples/graph.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod graph;
@@ -18,17 +21,24 @@ mod progress;
 #[path = "../../examples/service.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod service;
+#[path = "../../examples/word_count.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod word_count;
+#[path = "../../examples/worker.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod worker_example;
 
 use core::time::Duration;
 use std::process::Command;
 use std::sync::Arc;
 
 use daskwire_peer::client::{
-    ClientOptions, ConnectError, Connection, Reconnect, SubmitError, SubmitOptions,
+    ClientOptions, ConnectError, Connection, Reconnect, SubmitError, SubmitOptions, Workers,
 };
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::{Graph, Task};
-use daskwire_peer::{Client, Key, Value};
+use daskwire_peer::worker::Worker;
+use daskwire_peer::{Array, Client, Key, Value};
 use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -159,12 +169,56 @@ async fn run_examples(address: &str) {
     assert!(seen > 25 && cancelled > 0, "{seen}");
     let words = own_module::run(address).await.expect("the example works");
     assert_eq!(words.to_string(), "['a', 'is', 'rose']");
+    let fitted = fit::fit(address).await.expect("the example works");
+    for (found, expected) in fitted.coefficients.into_iter().zip([3.0, -2.0, 1.0]) {
+        assert!((found - expected).abs() < 0.01, "{fitted:?}");
+    }
+    let texts = ["a b a", "b a c", "a"].map(str::to_owned).to_vec();
+    let counted = word_count::most_common(address, texts).await;
+    let expected = [("a", 4), ("b", 2), ("c", 1)].map(|(word, count)| (word.to_owned(), count));
+    assert_eq!(counted.expect("the example works"), expected);
+    uses_worker_of_the_example(address).await;
     let run = || blocking::run(address).expect("the example works");
     assert_eq!(
         tokio::task::block_in_place(|| std::thread::scope(|scope| scope.spawn(run).join()))
             .expect("no panic"),
         285
     );
+}
+
+async fn uses_worker_of_the_example(address: &str) {
+    let builder = Worker::builder(address.parse().expect("an address"));
+    let worker = builder.functions(worker_example::functions()).start().await;
+    let worker = worker.expect("it starts");
+    let client = Client::connect(address).await.expect("it connects");
+    let hypot = client
+        .submit("native:hypot", [3.0, 4.0])
+        .expect("submitted");
+    assert_eq!(hypot.result_as::<f64>().await.expect("a number"), 5.0);
+    let array = Array::from_slice(&[2], &[1.0, 2.0]).expect("two numbers");
+    for (by, expected) in [(None, [2.0, 4.0]), (Some(3.0), [3.0, 6.0])] {
+        let mut scaled = client.call("native:scale").argument(array.clone());
+        if let Some(by) = by {
+            scaled = scaled.keyword("by", by);
+        }
+        let scaled = scaled.submit().expect("submitted");
+        let scaled: Vec<f64> = scaled.result_as().await.expect("an array");
+        assert_eq!(scaled, expected);
+    }
+    let factor = client.submit("native:factor", 91).expect("submitted");
+    assert_eq!(factor.result_as::<u64>().await.expect("a number"), 7);
+    // A prime, for which the function takes years.
+    let slow = client.submit("native:factor", (1_u64 << 61) - 1);
+    let slow = slow.expect("submitted");
+    loop {
+        let processing = client.processing(Workers::All).await.expect("a reply");
+        if processing.iter().any(|(_, keys)| !keys.is_empty()) {
+            break;
+        }
+    }
+    slow.cancel().expect("connected");
+    client.close().await.expect("closed");
+    worker.close().await;
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ use arrow_array::{
 };
 use client::client_at;
 use daskwire_peer::client::TaskFuture;
+#[cfg(target_os = "linux")]
+use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::graph::Argument;
 use daskwire_peer::value::TableError;
 use daskwire_peer::{Client, Value};
@@ -98,7 +100,8 @@ async fn record_batches_go_to_python_and_back() {
     assert_eq!(both.num_rows(), 6);
 
     // A record batch is an argument as it is, and is scattered as it is.
-    let sent = submit(&client, "copy.copy", batch.clone());
+    let sent = client.submit("copy.copy", batch.clone());
+    let sent = sent.expect("submitted");
     let sent = RecordBatch::try_from(result(&sent).await).expect("a table");
     assert_eq!(sent, batch);
     let scattered = client.scatter([batch.clone()]).await.expect("scattered");
@@ -382,16 +385,30 @@ async fn requested(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn examples_work_with_the_libraries() {
+async fn examples_work_with_a_real_cluster() {
     let python = daskwire_testing::python_with_libraries();
     let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 2);
-    let (score, labels) = learn::run(scheduler.address()).await.expect("it works");
+    run_examples(scheduler.address()).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn examples_work_with_a_local_cluster() {
+    let python = daskwire_testing::python_with_libraries();
+    let cluster = LocalCluster::builder().python(python).start().await;
+    let cluster = cluster.expect("it starts");
+    run_examples(&cluster.address().to_string()).await;
+    cluster.close().await;
+}
+
+async fn run_examples(scheduler: &str) {
+    let (score, labels) = learn::run(scheduler).await.expect("it works");
     assert!(score > 0.95, "{score}");
     assert_eq!(labels, [true, false]);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
     let address = listener.local_addr().expect("it is bound");
-    let scheduler_address = scheduler.address().to_owned();
+    let scheduler_address = scheduler.to_owned();
     let serving = tokio::spawn(async move { web::serve(&scheduler_address, listener).await });
     for (path, expected) in [
         ("/0.9,0.8", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n1"),
@@ -403,7 +420,7 @@ async fn examples_work_with_the_libraries() {
         assert!(reply.starts_with(expected), "{path}: {reply}");
     }
     serving.abort();
-    let turnovers = tables::run(scheduler.address()).await.expect("it works");
+    let turnovers = tables::run(scheduler).await.expect("it works");
     let expected: [(&str, ArrayRef); 2] = [
         ("turnover", Arc::new(Float64Array::from(vec![4.5, 8.0]))),
         (

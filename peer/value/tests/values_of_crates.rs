@@ -543,9 +543,23 @@ async fn functions_of_a_worker_take_and_return_the_types() {
 }
 
 #[tokio::test]
-async fn the_example_with_ndarray_works() {
+async fn the_example_with_ndarray_works_with_a_real_cluster() {
     let scheduler = daskwire_testing::scheduler_with_workers(1);
-    let solution = matrices::run(scheduler.address()).await.expect("it works");
+    run_example(scheduler.address()).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_with_ndarray_works_with_a_local_cluster() {
+    let python = daskwire_testing::python(daskwire_testing::Environment::Current);
+    let cluster = daskwire_peer::cluster::LocalCluster::builder().python(python);
+    let cluster = cluster.start().await.expect("it starts");
+    run_example(&cluster.address().to_string()).await;
+    cluster.close().await;
+}
+
+async fn run_example(scheduler: &str) {
+    let solution = matrices::run(scheduler).await.expect("it works");
     assert!((solution[0] - 1.0 / 11.0).abs() < 1e-12, "{solution}");
     assert!((solution[1] - 7.0 / 11.0).abs() < 1e-12, "{solution}");
 }
