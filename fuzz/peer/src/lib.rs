@@ -10,6 +10,7 @@ mod ends;
 mod graphs;
 mod input;
 mod journal;
+mod killed;
 mod machines;
 mod message;
 mod messages;
@@ -17,6 +18,7 @@ mod opened;
 #[cfg(target_os = "linux")]
 mod python;
 mod recording;
+mod scratch;
 mod spill;
 mod websocket;
 
@@ -36,7 +38,8 @@ use capture::capture;
 use documents::documents;
 use ends::ends;
 use graphs::graph;
-use journal::journal;
+use journal::{journal, journal_files};
+use killed::killed_scheduler;
 use machines::{client_machine, scheduler_machine, worker_machine};
 use messages::messages;
 use opened::{pickled, values};
@@ -56,6 +59,8 @@ daskwire_fuzz::targets! {
     pickled: None,
     graph: None,
     journal: None,
+    journal_files: None,
+    killed_scheduler: None,
     recording: None,
     spill_file: None,
     documents: None,

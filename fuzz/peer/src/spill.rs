@@ -1,14 +1,11 @@
 //! Damaged spill files.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-
 use bytes::Bytes;
 use daskwire_messages::{Serialized, Value};
 use daskwire_store::fuzzing::{self, Spilled};
 
 use crate::input::Choices;
-use crate::opened;
+use crate::{opened, scratch};
 
 /// Checks that a changed file is detected or has the same contents, and that
 /// any file is read or refused.
@@ -41,7 +38,8 @@ pub(crate) fn spill_file(input: &[u8]) {
 
 fn read(file: &[u8]) {
     opened::BUDGET.check(file.len(), || {
-        let Some(payload) = fuzzing::read_spill_file(&folder().join("file"), file) else {
+        let Some(payload) = fuzzing::read_spill_file(&scratch::directory().join("file"), file)
+        else {
             return;
         };
         let _ = payload.to_string();
@@ -55,7 +53,7 @@ fn damage(value: Value, mut choices: Choices<'_>) {
     let Ok(whole) = Serialized::of(&value) else {
         return;
     };
-    let Some(spilled) = Spilled::new(folder(), value) else {
+    let Some(spilled) = Spilled::new(scratch::directory(), value) else {
         return;
     };
     let mut file = std::fs::read(spilled.file()).expect("the file is there");
@@ -89,16 +87,4 @@ fn damage(value: Value, mut choices: Choices<'_>) {
     if let Some(sent) = sent {
         assert_eq!(sent, whole);
     }
-}
-
-/// A directory for this process, in memory where the system has one.
-fn folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let name = format!("daskwire-fuzz-{}", std::process::id());
-        let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| memory.is_dir());
-        let folder = memory.unwrap_or_else(std::env::temp_dir).join(name);
-        std::fs::create_dir_all(&folder).expect("a writable directory");
-        folder
-    })
 }

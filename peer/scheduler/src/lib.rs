@@ -44,6 +44,9 @@ pub use daskwire_scheduler_state::{
     self as state, FIRST_SERVED, LeaveReason, LeftTasks, MemoryMeasure, Notice, Policy,
 };
 pub use error::{ServeError, StartError};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use journal::fuzzing as journal_files;
 pub use journal::{JournalError, JournalOptions, JournalSync};
 pub use permissions::{Permissions, Permit};
 #[cfg(target_os = "linux")]

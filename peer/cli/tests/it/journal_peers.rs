@@ -16,7 +16,7 @@ use crate::support::scratch::Scratch;
 use crate::support::worker::{python_worker, rust_worker};
 
 /// Kills a scheduler, and starts one with the same arguments at the same port.
-fn kill(mut scheduler: Peer, arguments: &[&str]) -> Peer {
+pub(crate) fn kill(mut scheduler: Peer, arguments: &[&str]) -> Peer {
     let address = scheduler.address().to_owned();
     scheduler.signal("KILL");
     assert!(!scheduler.ended());

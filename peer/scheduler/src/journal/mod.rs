@@ -12,12 +12,18 @@ use std::path::{Path, PathBuf};
 
 use crate::state::{Policy, RecordError, Restoring, State};
 
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(
+    not(feature = "fuzzing"),
+    expect(unreachable_pub, reason = "fuzz targets use it")
+)]
+pub mod fuzzing;
 mod segment;
 mod writer;
 
 pub(crate) use writer::{Journal, JournalStatus};
 
-use segment::{Directory, Segment};
+use segment::{Directory, Kind, Segment};
 
 /// When the records of an event are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +97,11 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+    /// A segment before the last one is not there.
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// A batch in the middle of a journal is damaged.
     Damaged {
         /// The file.
@@ -124,6 +135,11 @@ impl fmt::Display for JournalError {
                 f,
                 "{} is not part of a journal of this version of the scheduler: use another \
                  directory, or the version that wrote it",
+                path.display()
+            ),
+            Self::Missing { path } => write!(
+                f,
+                "{} is missing: to continue from what precedes it, remove the segments with higher numbers",
                 path.display()
             ),
             Self::Damaged { path, offset, len } => write!(
@@ -195,7 +211,7 @@ pub(crate) fn open(
         torn_len,
     };
     let number = segments.last().map_or(1, |last| last.number + 1);
-    let mut writing = Segment::create(&directory, number, true)?;
+    let mut writing = Segment::create(&directory, number, Kind::Complete)?;
     let mut restoring = Restoring::new(policy, now);
     if let Some(has_payloads) = recording {
         restoring.keep_recording(has_payloads);

@@ -1,8 +1,8 @@
 //! The files of a journal.
 //!
-//! A segment begins with [`MAGIC`] and a word of flags. Batches follow: the length of their records, the
+//! A segment begins with [`MAGIC`] and its [`Kind`]. Batches follow: the length of their records, the
 //! [checksum] of the records, the checksum of these eight bytes, and the records. All words have 32
-//! bits, and are little-endian.
+//! bits, and are little-endian. A batch without records ends a segment that others follow.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -15,10 +15,30 @@ use super::JournalError;
 use crate::state::{Live, RecordError};
 
 /// The first bytes of a segment, with the version of the format.
-const MAGIC: &[u8; 16] = b"daskwire-jrnl\x00\x00\x01";
+const MAGIC: &[u8; 16] = b"daskwire-jrnl\x00\x00\x02";
 
-/// The flag of a segment with all that matters of those before.
-const COMPLETE: u32 = 1;
+/// What a segment has. The words differ in more bits than damage to a few can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All that matters of those before, too.
+    Complete,
+    /// What follows the one before.
+    Next,
+}
+
+impl Kind {
+    const fn word(self) -> &'static [u8; 4] {
+        match self {
+            Self::Complete => b"base",
+            Self::Next => b"next",
+        }
+    }
+
+    fn of(word: &[u8]) -> Option<Self> {
+        let mut kinds = [Self::Complete, Self::Next].into_iter();
+        kinds.find(|kind| kind.word() == word)
+    }
+}
 
 const HEAD_LEN: usize = MAGIC.len() + 4;
 
@@ -105,15 +125,25 @@ impl Directory {
         if let Some(last) = found.last_mut() {
             last.is_last = true;
         }
-        for index in (0..found.len()).rev() {
-            if found[index].open()?.0 & COMPLETE != 0 {
-                for old in found.drain(..index) {
-                    self.remove(&old)?;
-                }
+        // From the last to the last one that is complete, none is missing.
+        let mut needed = Vec::new();
+        while let Some(segment) = found.pop() {
+            let is_complete = segment.open()?.0 == Kind::Complete;
+            let before = segment.number.saturating_sub(1);
+            needed.push(segment);
+            if is_complete {
                 break;
             }
+            if found.last().is_none_or(|last| last.number != before) {
+                let path = self.path_of(before, "segment");
+                return Err(JournalError::Missing { path });
+            }
         }
-        Ok(found)
+        for old in &found {
+            self.remove(old)?;
+        }
+        needed.reverse();
+        Ok(needed)
     }
 
     pub(super) fn remove(&self, segment: &Found) -> Result<(), JournalError> {
@@ -165,8 +195,8 @@ impl Found {
         len.is_ok_and(|len| len < HEAD_LEN as u64)
     }
 
-    /// Opens the segment, and reads its flags.
-    fn open(&self) -> Result<(u32, File), JournalError> {
+    /// Opens the segment, and reads its kind.
+    fn open(&self) -> Result<(Kind, File), JournalError> {
         let error = |error| JournalError::io(&self.path, error);
         let mut file = File::open(&self.path).map_err(error)?;
         let mut head = [0; HEAD_LEN];
@@ -178,12 +208,14 @@ impl Found {
             }
             Err(other) => return Err(error(other)),
         }
-        match head.split_first_chunk() {
-            Some((MAGIC, flags)) => Ok((word(flags), file)),
-            _ => Err(JournalError::NotASegment {
-                path: self.path.clone(),
-            }),
-        }
+        let kind = match head.split_first_chunk() {
+            Some((MAGIC, kind)) => Kind::of(kind),
+            _ => None,
+        };
+        let kind = kind.ok_or_else(|| JournalError::NotASegment {
+            path: self.path.clone(),
+        })?;
+        Ok((kind, file))
     }
 
     /// Calls `each` with the records of each batch. Returns the length of a last batch that was not
@@ -199,15 +231,16 @@ impl Found {
         let mut reader = BufReader::with_capacity(1 << 18, file);
         let mut offset = HEAD_LEN as u64;
         let mut records = Vec::new();
+        let damaged = |offset| JournalError::Damaged {
+            path: path.clone(),
+            offset,
+            len,
+        };
         while offset < len {
             let left = len - offset;
             let torn = |is_torn: bool| match is_torn && self.is_last {
                 true => Ok(left),
-                false => Err(JournalError::Damaged {
-                    path: path.clone(),
-                    offset,
-                    len,
-                }),
+                false => Err(damaged(offset)),
             };
             let Some(left) = left.checked_sub(BATCH_HEAD_LEN as u64) else {
                 return torn(true);
@@ -229,10 +262,19 @@ impl Found {
             if checksum(&records) != word(&head[4..]) {
                 return torn(batch_len == left);
             }
+            if records.is_empty() {
+                return match left {
+                    0 => Ok(0),
+                    _ => Err(damaged(offset + BATCH_HEAD_LEN as u64)),
+                };
+            }
             each(Place { path, offset }, &records)?;
             offset += BATCH_HEAD_LEN as u64 + batch_len;
         }
-        Ok(0)
+        match self.is_last {
+            true => Ok(0),
+            false => Err(damaged(offset)),
+        }
     }
 }
 
@@ -290,7 +332,7 @@ pub(super) fn merge(directory: &Directory, before: u64) -> Result<u64, JournalEr
         return Ok(0);
     };
     let (mut live, _) = note(&segments)?;
-    let mut writing = Segment::create(directory, last.number, true)?;
+    let mut writing = Segment::create(directory, last.number, Kind::Complete)?;
     let mut records = Vec::new();
     for_each_batch(&segments, |at, batch| {
         let selected = live.select(batch, &mut records);
@@ -302,6 +344,8 @@ pub(super) fn merge(directory: &Directory, before: u64) -> Result<u64, JournalEr
         Ok(())
     })?;
     writing.append(&records)?;
+    writing.end();
+    writing.write()?;
     let len = writing.publish(directory)?;
     segments.pop();
     for old in &segments {
@@ -331,23 +375,27 @@ impl Segment {
     pub(super) fn create(
         directory: &Directory,
         number: u64,
-        is_complete: bool,
+        kind: Kind,
     ) -> Result<Self, JournalError> {
-        let kind = if is_complete { "new" } else { "segment" };
-        let path = directory.path_of(number, kind);
+        let path = directory.path_of(
+            number,
+            match kind {
+                Kind::Complete => "new",
+                Kind::Next => "segment",
+            },
+        );
         let file = private().truncate(true).open(&path);
-        let flags = if is_complete { COMPLETE } else { 0 };
         let mut segment = Self {
             file: file.map_err(|error| JournalError::io(&path, error))?,
             number,
             path,
             len: 0,
-            tail: [&MAGIC[..], &flags.to_le_bytes()].concat(),
+            tail: [&MAGIC[..], kind.word()].concat(),
             written: 0,
         };
         segment.write()?;
         segment.sync()?;
-        if !is_complete {
+        if kind == Kind::Next {
             directory.sync()?;
         }
         Ok(segment)
@@ -371,6 +419,16 @@ impl Segment {
         if len == 0 {
             return Ok(());
         }
+        self.add_batch(len, records);
+        Ok(())
+    }
+
+    /// Adds the end of a segment that another one follows to what is to be written.
+    pub(super) fn end(&mut self) {
+        self.add_batch(0, &[]);
+    }
+
+    fn add_batch(&mut self, len: u32, records: &[u8]) {
         let mut head = [0; BATCH_HEAD_LEN];
         head[..4].copy_from_slice(&len.to_le_bytes());
         head[4..8].copy_from_slice(&checksum(records).to_le_bytes());
@@ -378,7 +436,6 @@ impl Segment {
         head[8..].copy_from_slice(&check);
         self.tail.extend_from_slice(&head);
         self.tail.extend_from_slice(records);
-        Ok(())
     }
 
     /// Writes what was added and is not written yet.

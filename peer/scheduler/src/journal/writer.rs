@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use super::segment::{self, Directory, MAX_BATCH, Segment};
+use super::segment::{self, Directory, Kind, MAX_BATCH, Segment};
 use super::{JournalError, JournalSync};
 use crate::state::State;
 
@@ -375,6 +375,11 @@ impl Writer {
             self.segment.forget();
             return true;
         }
+        self.sync_now()
+    }
+
+    /// Has the system store the segment. Returns `false` if that is given up.
+    fn sync_now(&mut self) -> bool {
         let mut is_first = true;
         self.store(|writer| {
             if core::mem::take(&mut is_first) {
@@ -421,13 +426,14 @@ impl Writer {
 
     /// Begins another segment, and merges those before.
     fn begin_segment(&mut self) -> bool {
-        if !self.sync() {
+        self.segment.end();
+        if !self.store(|writer| writer.segment.write()) || !self.sync_now() {
             return false;
         }
         let number = self.segment.number() + 1;
         let mut next = None;
         let is_begun = self.store(|writer| {
-            next = Some(Segment::create(&writer.directory, number, false)?);
+            next = Some(Segment::create(&writer.directory, number, Kind::Next)?);
             Ok(())
         });
         let Some(next) = next.filter(|_| is_begun) else {

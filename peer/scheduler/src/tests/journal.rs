@@ -7,7 +7,7 @@ use daskwire_messages::protocol::{
 };
 
 use super::*;
-use crate::journal::{self, Journal, JournalStatus};
+use crate::journal::{self, Journal, JournalStatus, fuzzing};
 
 /// A directory that is removed at the end.
 struct Scratch(PathBuf);
@@ -341,6 +341,73 @@ fn damage_is_found() {
         .expect_err("it is another file")
         .to_string();
     assert!(error.contains("not part of a journal"), "{error}");
+}
+
+#[test]
+fn damage_to_any_segment_loses_nothing_unnoticed() {
+    let scratch = Scratch::new("segments");
+    let segments: [Vec<&[u8]>; 3] = [vec![b"one", b"two"], vec![b"three"], vec![b"four", b"five"]];
+    let all: Vec<Vec<u8>> = segments
+        .concat()
+        .iter()
+        .map(|batch| batch.to_vec())
+        .collect();
+    fuzzing::write(&scratch.0, &segments).expect("there is space");
+    let files: Vec<(PathBuf, Vec<u8>)> = scratch
+        .segments()
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).expect("it is there")))
+        .collect();
+    let read = |changed: &Path, content: Option<&[u8]>| {
+        for (path, whole) in &files {
+            fs::write(path, whole).expect("there is space");
+        }
+        match content {
+            Some(content) => fs::write(changed, content).expect("there is space"),
+            None => fs::remove_file(changed).expect("it is there"),
+        }
+        fuzzing::read(&scratch.0)
+    };
+    assert_eq!(
+        read(&files[0].0, Some(&files[0].1)).expect("whole"),
+        (all.clone(), 0)
+    );
+    for (path, whole) in &files {
+        let is_last = path == &files[2].0;
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut content = whole.clone();
+                content[at] ^= 1 << bit;
+                match read(path, Some(&content)) {
+                    // The last batch may be one that was not written whole.
+                    Ok((batches, torn_len)) => {
+                        assert!(is_last && torn_len > 0, "{}, byte {at}", path.display());
+                        assert_eq!(batches, all[..4]);
+                    }
+                    Err(JournalError::Damaged { .. } | JournalError::NotASegment { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            match read(path, Some(&whole[..at])) {
+                Ok((batches, _)) => {
+                    assert!(is_last);
+                    assert!((3..5).contains(&batches.len()));
+                    assert_eq!(batches, all[..batches.len()]);
+                }
+                Err(JournalError::Damaged { .. } | JournalError::NotASegment { .. }) => {
+                    assert!(!is_last, "byte {at}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    // Without the first segment, or with a gap, what is left has no beginning.
+    for (path, _) in &files[..2] {
+        let error = read(path, None).expect_err("one is missing");
+        assert!(matches!(error, JournalError::Missing { .. }), "{error}");
+    }
+    let (batches, _) = read(&files[2].0, None).expect("it may not have been begun");
+    assert_eq!(batches, all[..3]);
 }
 
 #[test]

@@ -239,6 +239,9 @@ mod returns;
 mod samplers;
 mod send;
 mod shuffles;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod simulation;
 mod slices;
 mod steal;
 #[doc(hidden)]

@@ -157,7 +157,7 @@ impl KeyIndex {
         *self.get(&Key::from(key)).expect("the key is known")
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.parts.iter().flat_map(HashMap::keys)
     }

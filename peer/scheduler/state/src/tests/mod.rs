@@ -10,6 +10,7 @@ use daskwire_messages::protocol::*;
 use daskwire_messages::{Key, RemoteError, Serialized, Value};
 
 use super::event::SchedulerInput;
+use super::simulation::add;
 use super::*;
 
 mod actors;
@@ -21,9 +22,9 @@ mod loss;
 mod no_worker;
 mod operations;
 mod order;
-mod random;
 mod refusals;
 mod replicas;
+mod restored;
 mod returns;
 mod rules;
 mod scaling;
@@ -355,12 +356,4 @@ impl Cluster {
             assert!(worker.deletions.is_empty() && worker.queue.is_empty());
         }
     }
-}
-
-/// A task that adds the values of keys.
-fn add(key: &str, dependencies: &[&str]) -> Node {
-    let keys = dependencies
-        .iter()
-        .map(|key| Argument::Result(Key::from(*key)));
-    Node::new(key, "operator.add", keys)
 }

@@ -1,9 +1,12 @@
-//! Random graphs, replies, delays and losses. In the end every wanted key is in
-//! memory or has failed, and when no keys are wanted, the state is empty.
+//! Random graphs, replies, delays and losses, for tests and a fuzz target. In the end every wanted key is
+//! in memory or has failed, and when no keys are wanted, the state is empty.
 
-use daskwire_messages::protocol::TaskState;
-use daskwire_messages::protocol::WorkerStatus;
-use std::collections::{BTreeSet, VecDeque};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use daskwire_messages::graph::{Argument, Graph, Task as Node};
+use daskwire_messages::protocol::*;
+use daskwire_messages::{Key, Value};
 
 use super::*;
 use crate::choose::next_random;
@@ -14,6 +17,9 @@ mod recorded;
 mod returns;
 mod shared;
 mod shuffles;
+
+pub use compared::compare_killed;
+pub use killed::kill_and_finish;
 
 const NAMES: [&str; 2] = ["one", "two"];
 
@@ -126,9 +132,42 @@ enum View {
     Cancelled,
 }
 
+/// The choices that a fuzz target gives, one in each byte, and then pseudo-random ones.
+#[derive(Debug)]
+struct Choices {
+    given: VecDeque<u8>,
+    random: u64,
+}
+
+impl Choices {
+    fn number(&mut self, below: usize) -> usize {
+        let number = match self.given.pop_front() {
+            Some(number) => u64::from(number),
+            None => next_random(&mut self.random),
+        };
+        (number % below.max(1) as u64) as usize
+    }
+}
+
+impl From<u64> for Choices {
+    fn from(random: u64) -> Self {
+        let given = VecDeque::new();
+        Self { given, random }
+    }
+}
+
+impl From<&[u8]> for Choices {
+    fn from(given: &[u8]) -> Self {
+        Self {
+            given: given.iter().copied().collect(),
+            random: 0,
+        }
+    }
+}
+
 struct Simulation {
     state: State,
-    random: u64,
+    choices: Choices,
     now: Duration,
     workers: BTreeMap<WorkerId, Slow>,
     clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
@@ -167,7 +206,7 @@ impl Simulation {
             .with_client_grace(Duration::from_secs(seed % 2));
         let mut simulation = Self {
             state: State::new(policy),
-            random: seed,
+            choices: Choices::from(seed),
             now: Duration::ZERO,
             workers: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -261,7 +300,7 @@ impl Simulation {
     }
 
     fn number(&mut self, below: usize) -> usize {
-        (next_random(&mut self.random) % below.max(1) as u64) as usize
+        self.choices.number(below)
     }
 
     fn handle(&mut self, event: SchedulerInput) {
@@ -813,15 +852,6 @@ impl Simulation {
         panic!("tasks do not end");
     }
 
-    fn run(seed: u64) {
-        let mut simulation = Self::new(seed);
-        simulation.add_worker();
-        for _ in 0..400 {
-            simulation.step();
-        }
-        simulation.finish(seed);
-    }
-
     /// Completes all tasks, and checks what clients know of them and what is left without clients.
     fn finish(&mut self, seed: u64) {
         let simulation = self;
@@ -874,28 +904,50 @@ impl Simulation {
     }
 }
 
-#[test]
-fn random_events_lead_to_a_consistent_state() {
-    for seed in 0..100 {
-        Simulation::run(seed);
-    }
+/// A task that adds the values of keys.
+pub(crate) fn add(key: &str, dependencies: &[&str]) -> Node {
+    let keys = dependencies
+        .iter()
+        .map(|key| Argument::Result(Key::from(*key)));
+    Node::new(key, "operator.add", keys)
 }
 
-#[test]
-fn same_seed_gives_same_actions() {
-    let history = |seed| {
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seed: u64) {
         let mut simulation = Simulation::new(seed);
-        let mut history = Vec::new();
-        for _ in 0..300 {
+        simulation.add_worker();
+        for _ in 0..400 {
             simulation.step();
-            let inboxes = simulation
-                .workers
-                .values()
-                .map(|worker| format!("{:?}", worker.inbox));
-            history.extend(inboxes);
         }
-        history
-    };
-    // The token of each expression is random, and is not compared.
-    assert_eq!(history(7), history(7));
+        simulation.finish(seed);
+    }
+
+    #[test]
+    fn random_events_lead_to_a_consistent_state() {
+        for seed in 0..100 {
+            run(seed);
+        }
+    }
+
+    #[test]
+    fn same_seed_gives_same_actions() {
+        let history = |seed| {
+            let mut simulation = Simulation::new(seed);
+            let mut history = Vec::new();
+            for _ in 0..300 {
+                simulation.step();
+                let inboxes = simulation
+                    .workers
+                    .values()
+                    .map(|worker| format!("{:?}", worker.inbox));
+                history.extend(inboxes);
+            }
+            history
+        };
+        // The token of each expression is random, and is not compared.
+        assert_eq!(history(7), history(7));
+    }
 }

@@ -24,6 +24,14 @@ pub(super) struct Script {
 }
 
 impl Script {
+    /// The script for another run, in which each key has the same value.
+    fn again(self) -> Self {
+        Self {
+            values: self.values,
+            ..Self::default()
+        }
+    }
+
     /// Computes a task. Each run of the script has the same value.
     pub(super) fn computed(&mut self, task: &ComputeTask) {
         let RunSpec::Payload(payload) = &task.run_spec else {
@@ -72,7 +80,7 @@ const TASK_COUNT: usize = 30;
 
 /// Makes a script.
 struct Author {
-    random: u64,
+    choices: Choices,
     /// The dependencies of each task.
     inputs: BTreeMap<String, Vec<String>>,
     wanted: BTreeSet<String>,
@@ -82,12 +90,12 @@ struct Author {
 
 impl Author {
     fn number(&mut self, below: usize) -> usize {
-        (next_random(&mut self.random) % below.max(1) as u64) as usize
+        self.choices.number(below)
     }
 
-    fn write(random: u64, has_data: bool) -> Vec<Step> {
+    fn write(choices: Choices, has_data: bool) -> Vec<Step> {
         let mut author = Self {
-            random,
+            choices,
             inputs: BTreeMap::new(),
             wanted: BTreeSet::new(),
             has_put: false,
@@ -261,12 +269,12 @@ impl Simulation {
         *clients.find(is_it).expect("it is connected")
     }
 
-    /// Runs a script. Without a seed for them, there are no kills.
+    /// Runs a script. Without choices for them, there are no kills.
     fn run_script(
         seed: u64,
         steps: &[Step],
         script: Script,
-        kills: Option<u64>,
+        kills: Option<Choices>,
         loses_workers: bool,
     ) -> (Outcome, Script) {
         let mut simulation = Self::new(seed);
@@ -279,13 +287,16 @@ impl Simulation {
         for _ in 0..3 {
             simulation.add_worker();
         }
-        simulation.random ^= kills.unwrap_or(0) << 32;
+        let has_kills = kills.is_some();
+        if let Some(choices) = kills {
+            simulation.choices = choices;
+        }
         for step in steps {
             simulation.follow(step.clone());
             let mut left = simulation.number(20);
             for count in 0.. {
                 assert!(count < 1000, "seed {seed}: {step:?} has no reply");
-                if kills.is_some() && simulation.number(30) == 0 {
+                if has_kills && simulation.number(30) == 0 {
                     simulation.kill_script(loses_workers);
                 }
                 simulation.note_reply();
@@ -478,36 +489,59 @@ impl Simulation {
     }
 }
 
-#[test]
-fn what_a_killed_scheduler_leads_to_is_what_another_one_does() {
-    let [
-        mut kill_count,
-        mut value_count,
-        mut error_count,
-        mut object_count,
-    ] = [0; 4];
-    for seed in 0..8 {
-        let loses_workers = seed % 2 == 0;
-        let steps = Author::write(seed, !loses_workers);
-        let (expected, mut script) =
-            Simulation::run_script(seed, &steps, Script::default(), None, loses_workers);
-        let errors = expected.keys.values().filter(|result| result.is_err());
-        error_count += errors.count();
-        value_count += expected.keys.len();
-        object_count += expected.objects.len();
-        for kills in 1..3 {
-            script = Script {
-                values: script.values,
-                ..Script::default()
-            };
-            let (outcome, run) =
-                Simulation::run_script(seed, &steps, script, Some(kills), loses_workers);
-            assert_eq!(outcome, expected, "seed {seed}, kills {kills}");
-            script = run;
-            kill_count += script.kill_count;
+/// Runs a script of clients twice: on a scheduler that is killed, and on one that is not. Checks that the
+/// results, the errors and what clients share are the same at the end.
+///
+/// The input: whether workers end, too; the script, of 128 bytes; then a byte for each choice of the run
+/// with kills. Pseudo-random choices follow.
+pub fn compare_killed(input: &[u8]) {
+    let (first, input) = input.split_first().unwrap_or((&0, &[]));
+    let loses_workers = first % 2 == 0;
+    let (script, kills) = input.split_at(input.len().min(128));
+    let steps = Author::write(script.into(), !loses_workers);
+    let run = |script, kills| Simulation::run_script(0, &steps, script, kills, loses_workers);
+    let (expected, done) = run(Script::default(), None);
+    let (outcome, _) = run(done.again(), Some(kills.into()));
+    assert_eq!(outcome, expected);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_scheduler_leads_to_is_what_another_one_does() {
+        let [
+            mut kill_count,
+            mut value_count,
+            mut error_count,
+            mut object_count,
+        ] = [0; 4];
+        for seed in 0..8 {
+            let loses_workers = seed % 2 == 0;
+            let steps = Author::write(seed.into(), !loses_workers);
+            let (expected, mut script) =
+                Simulation::run_script(seed, &steps, Script::default(), None, loses_workers);
+            let errors = expected.keys.values().filter(|result| result.is_err());
+            error_count += errors.count();
+            value_count += expected.keys.len();
+            object_count += expected.objects.len();
+            for kills in 1..3 {
+                let choices = Choices::from(seed ^ (kills << 32));
+                let (outcome, run) = Simulation::run_script(
+                    seed,
+                    &steps,
+                    script.again(),
+                    Some(choices),
+                    loses_workers,
+                );
+                assert_eq!(outcome, expected, "seed {seed}, kills {kills}");
+                script = run;
+                kill_count += script.kill_count;
+            }
         }
+        let counts = [kill_count, value_count, error_count, object_count];
+        assert!(kill_count > 100 && value_count > 50, "{counts:?}");
+        assert!(error_count > 5 && object_count > 20, "{counts:?}");
     }
-    let counts = [kill_count, value_count, error_count, object_count];
-    assert!(kill_count > 100 && value_count > 50, "{counts:?}");
-    assert!(error_count > 5 && object_count > 20, "{counts:?}");
 }
