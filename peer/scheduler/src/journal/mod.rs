@@ -168,7 +168,10 @@ impl core::error::Error for JournalError {}
 daskwire_rpc::kinds! {
     JournalError: |error| match error {
         Self::InUse { .. } | Self::Io { .. } => ErrorKind::System,
-        Self::NotASegment { .. } | Self::Damaged { .. } | Self::Record { .. } => ErrorKind::Invalid,
+        Self::NotASegment { .. }
+        | Self::Missing { .. }
+        | Self::Damaged { .. }
+        | Self::Record { .. } => ErrorKind::Invalid,
     };
 }
 
