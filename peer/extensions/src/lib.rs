@@ -49,6 +49,7 @@ pub use error::RequestRefusal;
 use events::Events;
 use multi_locks::MultiLocks;
 use queues::Queues;
+pub use semaphores::SemaphoreOverview;
 use semaphores::Semaphores;
 use variables::Variables;
 
@@ -136,6 +137,11 @@ impl Extensions {
     /// The number of requests that wait for their replies.
     pub fn waiting_count(&self) -> usize {
         self.context.waiting_count()
+    }
+
+    /// At most `max` semaphores, with locks, in the order of their names.
+    pub fn semaphores(&self, max: usize) -> Vec<SemaphoreOverview> {
+        self.semaphores.overview(max)
     }
 
     /// The effects of the last calls, in order.
@@ -370,7 +376,7 @@ impl Extensions {
             Awaited::Item { name } | Awaited::Room { name } => {
                 self.queues.leave(context, id, name);
             }
-            Awaited::Lease { name } => self.semaphores.leave(id, name),
+            Awaited::Lease { name } => self.semaphores.leave(context, id, name),
             Awaited::Locks { holder } => {
                 self.multi_locks.remove(context, holder);
             }

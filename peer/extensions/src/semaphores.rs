@@ -9,7 +9,27 @@ use super::context::{Answer, Awaited, Context, Handed, Timer, TimerId, cost_of};
 use super::{Change, RequestId, RequestRefusal};
 
 #[derive(Debug, Default)]
-pub(crate) struct Semaphores(HashMap<Key, Semaphore>);
+pub(crate) struct Semaphores(BTreeMap<Key, Semaphore>);
+
+/// A semaphore, as an overview has it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SemaphoreOverview {
+    /// Its name.
+    pub name: Key,
+    /// How many leases there may be.
+    pub max_leases: i64,
+    /// The number of leases.
+    pub lease_count: usize,
+    /// The number of requests that wait for a lease.
+    pub waiter_count: usize,
+    /// How many leases were granted.
+    pub acquired: u64,
+    /// How many leases have ended.
+    pub released: u64,
+    /// The mean time that requests have waited, in which the last one has half of the weight.
+    pub mean_wait: Duration,
+}
 
 #[derive(Debug)]
 struct Semaphore {
@@ -18,8 +38,17 @@ struct Semaphore {
     lease_timeout: Option<Duration>,
     /// The leases by their ids. There are more than `max_leases` if an ended one was refreshed.
     leases: HashMap<Key, Lease>,
-    /// The requests that wait for a lease, with its id.
-    waiters: BTreeMap<RequestId, Key>,
+    /// The requests that wait for a lease.
+    waiters: BTreeMap<RequestId, Waiter>,
+    acquired: u64,
+    released: u64,
+    mean_wait: Duration,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    lease_id: Key,
+    since: Duration,
 }
 
 #[derive(Debug)]
@@ -53,6 +82,7 @@ impl Semaphore {
             }
             None => {
                 self.leases.insert(id.clone(), Lease { request, timer });
+                self.acquired += 1;
                 context.change(|| Change::Lease {
                     name,
                     lease_id: id.clone(),
@@ -66,12 +96,19 @@ impl Semaphore {
     /// Grants leases to the requests that have waited longest.
     fn grant(&mut self, context: &mut Context, name: &Key) {
         while i64::try_from(self.leases.len()).is_ok_and(|count| count < self.max_leases) {
-            let Some((id, lease_id)) = self.waiters.pop_first() else {
+            let Some((id, waiter)) = self.waiters.pop_first() else {
                 return;
             };
             context.end_wait(id);
-            self.acquire(context, id, name, lease_id);
+            self.count_wait(context, &waiter);
+            self.acquire(context, id, name, waiter.lease_id);
         }
+    }
+
+    /// Includes the time of a wait that has ended.
+    fn count_wait(&mut self, context: &Context, waiter: &Waiter) {
+        let waited = context.now.saturating_sub(waiter.since);
+        self.mean_wait = self.mean_wait.saturating_add(waited) / 2;
     }
 
     /// Grants a lease.
@@ -146,6 +183,9 @@ impl Semaphores {
             lease_timeout: terms.1,
             leases: HashMap::new(),
             waiters: BTreeMap::new(),
+            acquired: 0,
+            released: 0,
+            mean_wait: Duration::ZERO,
         };
         self.0.insert(name.clone(), semaphore);
         let terms = Some(terms);
@@ -221,7 +261,8 @@ impl Semaphores {
             // A client repeats its request if it has lost the reply.
             return semaphore.acquire(context, id, &name, lease_id);
         }
-        semaphore.waiters.insert(id, lease_id);
+        let since = context.now;
+        semaphore.waiters.insert(id, Waiter { lease_id, since });
         semaphore.grant(context, &name);
         if semaphore.waiters.contains_key(&id)
             && !context.wait(id, Awaited::Lease { name }, deadline)
@@ -239,6 +280,7 @@ impl Semaphores {
             if let Some(timer) = lease.timer {
                 context.stop_timer(timer);
             }
+            semaphore.released += 1;
             context.change(|| ended(name, lease_id));
             semaphore.grant(context, name);
         }
@@ -304,10 +346,27 @@ impl Semaphores {
     }
 
     /// Forgets a request whose wait has ended.
-    pub(crate) fn leave(&mut self, id: RequestId, name: &Key) {
-        if let Some(semaphore) = self.0.get_mut(name) {
-            semaphore.waiters.remove(&id);
+    pub(crate) fn leave(&mut self, context: &Context, id: RequestId, name: &Key) {
+        if let Some(semaphore) = self.0.get_mut(name)
+            && let Some(waiter) = semaphore.waiters.remove(&id)
+        {
+            semaphore.count_wait(context, &waiter);
         }
+    }
+
+    /// At most `max` semaphores, in the order of their names.
+    pub(crate) fn overview(&self, max: usize) -> Vec<SemaphoreOverview> {
+        let semaphores = self.0.iter().take(max);
+        let overview = semaphores.map(|(name, semaphore)| SemaphoreOverview {
+            name: name.clone(),
+            max_leases: semaphore.max_leases,
+            lease_count: semaphore.leases.len(),
+            waiter_count: semaphore.waiters.len(),
+            acquired: semaphore.acquired,
+            released: semaphore.released,
+            mean_wait: semaphore.mean_wait,
+        });
+        overview.collect()
     }
 
     #[cfg(any(test, feature = "checks"))]

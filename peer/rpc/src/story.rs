@@ -85,6 +85,9 @@ pub struct TaskEvent {
     pub stimulus: Stimulus,
     /// The time in seconds since 1970.
     pub time: f64,
+    /// The address of the worker to which the scheduler assigned the task, or on which it was, in
+    /// stories of a scheduler.
+    pub worker: Option<Arc<str>>,
 }
 
 /// The change in a task's event.
@@ -144,6 +147,7 @@ impl TaskEvent {
             change,
             stimulus,
             time,
+            worker: None,
         }
     }
 
@@ -152,7 +156,8 @@ impl TaskEvent {
             TaskChange::Requested { peer } | TaskChange::NotSent { peer, .. } => peer.len(),
             _ => 0,
         };
-        size_of::<Self>() + self.key.as_msgpack().len() + peer + self.stimulus.len()
+        let worker = self.worker.as_ref().map_or(0, |worker| worker.len());
+        size_of::<Self>() + self.key.as_msgpack().len() + peer + self.stimulus.len() + worker
     }
 
     /// Formats as in the log of a Dask worker.
@@ -344,6 +349,7 @@ mod tests {
             change: TaskChange::Spilled { len: 1 },
             stimulus,
             time: 1.5,
+            worker: None,
         }
     }
 

@@ -71,6 +71,22 @@ fn leases_are_granted_in_the_order_of_the_requests() {
     world.ask(release("s", "b"));
     world.ask(release("s", "c"));
     assert_eq!(world.ask(value("s")), "0");
+    let [semaphore] = &world.extensions.semaphores(2)[..] else {
+        panic!("one semaphore");
+    };
+    let SemaphoreOverview {
+        max_leases,
+        lease_count,
+        waiter_count,
+        acquired,
+        released,
+        mean_wait,
+        ..
+    } = semaphore;
+    assert_eq!((*max_leases, *lease_count, *waiter_count), (2, 0, 0));
+    assert_eq!((*acquired, *released), (3, 3));
+    // The last wait was ten seconds.
+    assert_eq!(*mean_wait, Duration::from_secs(5));
     world.ask(close("s"));
     world.assert_empty();
 }

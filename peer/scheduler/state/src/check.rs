@@ -146,7 +146,7 @@ impl State {
         let processing = self.workers.values().map(|worker| worker.processing.len());
         assert_eq!(processing.sum::<usize>(), self.processing_count);
         for (id, worker) in self.workers.iter() {
-            assert_eq!(self.by_address.get(&worker.address), Some(id));
+            assert_eq!(self.by_address.get(&*worker.address), Some(id));
             assert!(self.by_host[&worker.host].contains(id));
             assert_eq!(self.not_running.contains(id), !worker.is_running);
             assert!(self.by_silence.contains(&(worker.silent_since, *id)));

@@ -51,7 +51,7 @@ impl State {
             match task.stage {
                 TaskStage::Waiting => left.extend(&task.dependencies),
                 TaskStage::Processing(on) => {
-                    let address = self.workers[&on].address.clone();
+                    let address = self.workers[&on].address.to_string();
                     running.entry(address).or_default().push(task.key.clone());
                 }
                 _ => {}

@@ -122,7 +122,9 @@ impl Demands {
     fn name(&self, worker: &Worker) -> bool {
         names(worker).into_iter().any(|name| {
             step();
-            self.workers.binary_search(name).is_ok()
+            self.workers
+                .binary_search_by(|known| known.as_str().cmp(name))
+                .is_ok()
         })
     }
 
@@ -134,7 +136,7 @@ impl Demands {
 }
 
 /// What a task can name a worker by.
-fn names(worker: &Worker) -> [&String; 3] {
+fn names(worker: &Worker) -> [&str; 3] {
     [&worker.address, &worker.name, &worker.host]
 }
 

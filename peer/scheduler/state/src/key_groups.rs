@@ -87,8 +87,37 @@ struct Prefix {
     group_count: usize,
     /// The average run time of tasks; `None` until one has ended.
     duration: Option<Duration>,
+    totals: PrefixTotals,
     /// Whether it is in the list of those that may have no groups.
     is_listed: bool,
+}
+
+/// What has happened to tasks whose keys have the same prefix. Prefixes without tasks are forgotten, if
+/// there are too many of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrefixTotals {
+    /// How often a task has come to each state.
+    pub entered: StateCounts,
+    /// The number of tasks that were forgotten.
+    pub forgotten: u64,
+    /// How long tasks that have ended were computed.
+    pub compute: Duration,
+    /// How long they received inputs.
+    pub transfer: Duration,
+    /// How often a worker has ended that ran a task.
+    pub suspicious: u64,
+}
+
+impl PrefixTotals {
+    /// Adds the totals of another prefix.
+    pub fn add(&mut self, other: &Self) {
+        self.entered.add(&other.entered);
+        self.forgotten += other.forgotten;
+        self.compute = self.compute.saturating_add(other.compute);
+        self.transfer = self.transfer.saturating_add(other.transfer);
+        self.suspicious += other.suspicious;
+    }
 }
 
 /// All groups and prefixes.
@@ -103,6 +132,7 @@ pub(super) struct KeyGroups {
     unused: VecDeque<PrefixId>,
     totals: StateCounts,
     finished_count: u64,
+    forgotten_count: u64,
 }
 
 impl KeyGroups {
@@ -117,6 +147,7 @@ impl KeyGroups {
             unused: VecDeque::new(),
             totals: StateCounts::default(),
             finished_count: 0,
+            forgotten_count: 0,
         };
         // These two have the index of others, and stay.
         let prefix = groups.prefix(OTHERS);
@@ -149,6 +180,8 @@ impl KeyGroups {
     /// Removes a task that was in a state.
     pub(super) fn remove(&mut self, id: KeyGroupId, state: StateName) {
         self.totals.0[state as usize] -= 1;
+        self.forgotten_count += 1;
+        self.totals_of(id).forgotten += 1;
         let group = &mut self.groups[id];
         group.counts.0[state as usize] -= 1;
         if group.counts.total() == 0
@@ -176,6 +209,13 @@ impl KeyGroups {
         if (from, to) == (StateName::Processing, StateName::Memory) {
             self.finished_count += 1;
         }
+        self.totals_of(id).entered.0[to as usize] += 1;
+    }
+
+    /// The totals of a group's prefix.
+    fn totals_of(&mut self, id: KeyGroupId) -> &mut PrefixTotals {
+        let prefix = self.groups[id].prefix;
+        &mut self.prefixes[prefix].totals
     }
 
     /// Records that a task of a group depends on one of another group.
@@ -225,8 +265,21 @@ impl KeyGroups {
 
     /// Includes the run time of a task that has ended. As in Dask, it has half of the weight.
     pub(super) fn add_duration(&mut self, id: KeyGroupId, took: Duration) {
-        let duration = &mut self.prefixes[self.groups[id].prefix].duration;
-        *duration = Some(duration.map_or(took, |average| (average + took) / 2));
+        let prefix = &mut self.prefixes[self.groups[id].prefix];
+        let duration = prefix.duration.map_or(took, |average| (average + took) / 2);
+        prefix.duration = Some(duration);
+        prefix.totals.compute = prefix.totals.compute.saturating_add(took);
+    }
+
+    /// Includes the time in which a task that has ended received its inputs.
+    pub(super) fn add_transfer(&mut self, id: KeyGroupId, took: Duration) {
+        let total = &mut self.totals_of(id).transfer;
+        *total = total.saturating_add(took);
+    }
+
+    /// Counts that a worker has ended that ran a task.
+    pub(super) fn suspect(&mut self, id: KeyGroupId) {
+        self.totals_of(id).suspicious += 1;
     }
 
     /// The prefix of a name.
@@ -250,6 +303,7 @@ impl KeyGroups {
             name: Arc::clone(&name),
             group_count: 0,
             duration: None,
+            totals: PrefixTotals::default(),
             is_listed: false,
         });
         self.by_prefix.insert(name, id);
@@ -284,11 +338,16 @@ impl KeyGroups {
 
 /// The beginning of a name, which counts.
 fn beginning(name: &str) -> &str {
-    let mut end = name.len().min(MAX_NAME_LEN);
-    while !name.is_char_boundary(end) {
+    cut(name, MAX_NAME_LEN)
+}
+
+/// The beginning of a text, of at most `max_len` bytes.
+pub(super) fn cut(text: &str, max_len: usize) -> &str {
+    let mut end = text.len().min(max_len);
+    while !text.is_char_boundary(end) {
         end -= 1;
     }
-    &name[..end]
+    &text[..end]
 }
 
 /// The tasks whose keys have the same name, as an overview has it.
@@ -353,6 +412,26 @@ impl State {
     /// The number of tasks that have ended with a result since the start.
     pub const fn finished_count(&self) -> u64 {
         self.key_groups.finished_count
+    }
+
+    /// The number of tasks that were forgotten since the start.
+    pub const fn forgotten_count(&self) -> u64 {
+        self.key_groups.forgotten_count
+    }
+
+    /// The number of parts of all prefixes.
+    pub const fn prefix_part_count(&self) -> usize {
+        self.key_groups.prefixes.part_count()
+    }
+
+    /// A part of all prefixes with what has happened to their tasks, at most 1,024 of them. There are at
+    /// most 16,384; the tasks of further ones count for the prefix `Other`.
+    pub fn prefix_totals(&self, part: usize) -> Vec<(Arc<str>, PrefixTotals)> {
+        let prefixes = self.key_groups.prefixes.part(part);
+        let totals = prefixes.map(|prefix| (Arc::clone(&prefix.name), prefix.totals));
+        totals
+            .filter(|(_, totals)| *totals != PrefixTotals::default())
+            .collect()
     }
 
     /// The number of parts of all groups of tasks.

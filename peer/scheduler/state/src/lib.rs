@@ -130,13 +130,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use daskwire_extensions::Extensions;
-pub use daskwire_extensions::{RequestId, RequestRefusal, is_shared};
+pub use daskwire_extensions::{RequestId, RequestRefusal, SemaphoreOverview, is_shared};
 use daskwire_messages::protocol::Keys;
 use daskwire_messages::scratch::PickleScratch;
 use daskwire_messages::{Release, Value};
 use daskwire_rpc::story::{Stimulus, Story};
 
 use classes::{Class, ClassId};
+use codes::Codes;
 pub use data::REPLACED;
 use groups::{Group, GroupId, GroupKey};
 use journal::{Held, Journal};
@@ -171,7 +172,7 @@ pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use grace::MAX_IN_GRACE;
 pub use journal::{Live, Restoring};
-pub use key_groups::{GroupOverview, PrefixOverview, Prefixes, StateCounts};
+pub use key_groups::{GroupOverview, PrefixOverview, PrefixTotals, Prefixes, StateCounts};
 pub use memory::MemoryMeasure;
 pub use metadata::MetadataError;
 pub use notice::{LeaveReason, LeftTasks, Notice};
@@ -203,6 +204,7 @@ mod choose;
 mod classes;
 mod clients;
 mod close;
+mod codes;
 #[cfg(target_os = "linux")]
 mod conversion;
 mod data;
@@ -483,6 +485,7 @@ pub struct State {
     packages: AllPackages,
     client_packages: AllPackages,
     key_groups: KeyGroups,
+    codes: Codes,
     submission_count: u64,
     generation: u64,
     /// The time of the first submission of the generation.
@@ -490,6 +493,8 @@ pub struct State {
     run_count: i64,
     /// The cause of the tasks sent at a time, as in Dask, which has the time in it.
     compute_stimulus: (Duration, String),
+    /// The last task that was taken from a worker, until its next stage is set, and that worker.
+    unassigned: Option<(TaskId, WorkerId)>,
     /// Number of tasks in the queues of workers.
     queued_count: usize,
     /// Number of tasks that workers were sent.
@@ -656,11 +661,13 @@ impl State {
             packages: AllPackages::default(),
             client_packages: AllPackages::default(),
             key_groups: KeyGroups::new(&policy.durations),
+            codes: Codes::default(),
             submission_count: 0,
             generation: 0,
             generation_began: Duration::ZERO,
             run_count: 0,
             compute_stimulus: (Duration::ZERO, "compute-task-0".to_owned()),
+            unassigned: None,
             queued_count: 0,
             processing_count: 0,
             idle_holders: BTreeSet::new(),
@@ -897,7 +904,7 @@ impl State {
                 worker.silent_since = worker.last_seen;
                 self.by_silence.insert((worker.last_seen, id));
             } else {
-                removed.push(Value::from(worker.address.as_str()));
+                removed.push(Value::from(&*worker.address));
                 self.send_close(id, "worker-ttl");
                 self.drop_worker(id, false, LeaveReason::Silent);
             }

@@ -110,6 +110,14 @@ impl TaskStage {
         )
     }
 
+    /// The worker that the task was sent to, or in whose queue it is.
+    pub(super) const fn worker(&self) -> Option<WorkerId> {
+        match self {
+            Self::Queued(on) | Self::Processing(on) => Some(*on),
+            _ => None,
+        }
+    }
+
     /// Dask's state for the stage.
     pub(super) const fn state_name(&self) -> StateName {
         match self {
@@ -284,7 +292,7 @@ impl Client {
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) address: String,
+    pub(super) address: Arc<str>,
     /// The name as a string, as in restrictions.
     pub(super) name: String,
     pub(super) host: String,

@@ -70,7 +70,7 @@ impl WorkerOverview {
         let network = |name| number(network.and_then(|network| network.get(name)));
         Self {
             id,
-            address: worker.address.clone(),
+            address: worker.address.to_string(),
             name: worker.name.clone(),
             host: worker.host.clone(),
             status: worker.info.status.clone(),
@@ -145,7 +145,7 @@ impl State {
                 };
                 (rate > 0.0).then(|| Rate {
                     from: peer.as_str().unwrap_or_default().to_owned(),
-                    to: worker.address.clone(),
+                    to: worker.address.to_string(),
                     rate,
                 })
             }));
@@ -158,7 +158,7 @@ impl State {
         let workers = self.workers.values().take(count);
         let workers = workers.map(|worker| PeerVersions {
             is_worker: true,
-            name: worker.address.clone(),
+            name: worker.address.to_string(),
             packages: worker.packages.pairs(),
         });
         let clients = self.clients.values();

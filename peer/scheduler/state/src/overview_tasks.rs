@@ -63,6 +63,8 @@ pub struct TaskDetails {
     pub kill_count: u32,
     /// The time of its last change of state, in seconds since 1970.
     pub changed: u32,
+    /// The code that has submitted it, if the client has sent it and it is not forgotten.
+    pub code: Option<Arc<str>>,
     /// The class of its result, as a pickle.
     pub class: Option<Bytes>,
     /// Why it has failed.
@@ -139,19 +141,15 @@ pub struct UnmetDemands {
 
 impl State {
     fn overview_of(&self, id: TaskId, task: &Task) -> TaskOverview {
-        let worker = match &task.stage {
-            TaskStage::Processing(on) | TaskStage::Queued(on) => Some(on),
-            _ => task.who_has.first(),
-        };
+        let worker = task.stage.worker();
+        let worker = worker.or_else(|| task.who_has.first().copied());
         TaskOverview {
             id,
             key: task.key.clone(),
             state: task.stage.name(),
             prefix: Arc::clone(self.key_groups.prefix_name(task.key_group)),
             group: Arc::clone(self.key_groups.name(task.key_group)),
-            worker: worker
-                .and_then(|on| self.address_of(*on))
-                .map(str::to_owned),
+            worker: worker.and_then(|on| self.address_of(on)).map(str::to_owned),
             nbytes: task.nbytes,
         }
     }
@@ -243,6 +241,7 @@ impl State {
             retries: task.retries,
             kill_count: task.kill_count,
             changed: task.changed,
+            code: self.codes.of(task.priority.submission).cloned(),
             class: task.class.clone(),
             failure: match &task.stage {
                 TaskStage::Erred(failure) => Some(TaskFailure {
@@ -270,7 +269,7 @@ impl State {
             let task = &self.tasks[*id];
             RunningTask {
                 key: task.key.clone(),
-                worker: worker.address.clone(),
+                worker: worker.address.to_string(),
                 since: task.changed,
                 expected: task.expected.map(|expected| expected.as_secs_f64()),
                 is_long_running: worker.long_running.contains(id),

@@ -42,7 +42,7 @@ impl State {
             let holders = task
                 .who_has
                 .iter()
-                .filter_map(|id| Some(self.workers.get(id)?.address.clone()));
+                .filter_map(|id| Some(self.workers.get(id)?.address.to_string()));
             (task.key.clone(), holders.collect())
         };
         match tasks {
@@ -157,7 +157,7 @@ impl State {
                 .is_none_or(|hosts| hosts.contains(&worker.host))
         };
         let workers = self.workers.values().filter(is_there);
-        workers.map(|worker| worker.address.clone()).collect()
+        workers.map(|worker| worker.address.to_string()).collect()
     }
 
     /// The address of a worker's nanny; `None` without a nanny, and for an unknown
@@ -223,7 +223,7 @@ impl State {
     pub fn addresses(&self, workers: &[String]) -> Vec<String> {
         let address = |worker: &String| {
             let id = self.worker_names.get(worker);
-            id.map_or_else(|| worker.clone(), |id| self.workers[id].address.clone())
+            id.map_or_else(|| worker.clone(), |id| self.workers[id].address.to_string())
         };
         workers.iter().map(address).collect()
     }
@@ -231,7 +231,7 @@ impl State {
     /// The addresses of the workers with these names.
     pub fn named(&self, names: &[String]) -> Vec<String> {
         let ids = names.iter().filter_map(|name| self.worker_names.get(name));
-        ids.map(|id| self.workers[id].address.clone()).collect()
+        ids.map(|id| self.workers[id].address.to_string()).collect()
     }
 
     /// The id of the worker with this address.
@@ -325,7 +325,7 @@ impl State {
     /// The ids and addresses of all workers, by id.
     pub fn worker_ids(&self) -> impl Iterator<Item = (WorkerId, &str)> {
         let workers = self.workers.iter();
-        workers.map(|(id, worker)| (*id, worker.address.as_str()))
+        workers.map(|(id, worker)| (*id, &*worker.address))
     }
 
     /// The identity of a worker.
@@ -339,7 +339,7 @@ impl State {
         workers: Option<&[String]>,
         what: impl Fn(&Worker) -> T,
     ) -> Vec<(String, T)> {
-        let pair = |worker: &Worker| (worker.address.clone(), what(worker));
+        let pair = |worker: &Worker| (worker.address.to_string(), what(worker));
         match workers {
             None => self.workers.values().map(pair).collect(),
             Some(addresses) => {
@@ -379,5 +379,5 @@ pub(super) fn identity(worker: &Worker) -> (String, Value) {
         ("status", Value::from(info.status.as_str())),
         ("nanny", string(&info.nanny)),
     ]);
-    (worker.address.clone(), identity)
+    (worker.address.to_string(), identity)
 }

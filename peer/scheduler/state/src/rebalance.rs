@@ -167,8 +167,8 @@ impl State {
                 };
                 moves.push(Move {
                     key: task.key.clone(),
-                    from: worker.address.clone(),
-                    to: self.workers[&recipient.id].address.clone(),
+                    from: worker.address.to_string(),
+                    to: self.workers[&recipient.id].address.to_string(),
                 });
                 sender.most -= nbytes;
                 sender.least -= nbytes;

@@ -1,6 +1,6 @@
 //! Requests that the state replies to, at once or later.
 
-use daskwire_extensions::{Answer, Effect, Record, RequestId, task_of};
+use daskwire_extensions::{Answer, Effect, Record, RequestId, SemaphoreOverview, task_of};
 use daskwire_messages::Value;
 use daskwire_messages::protocol::{FromClient, Request};
 
@@ -81,6 +81,11 @@ impl State {
         if has_changed {
             self.settle();
         }
+    }
+
+    /// At most `max` semaphores, with locks, in the order of their names.
+    pub fn semaphores(&self, max: usize) -> Vec<SemaphoreOverview> {
+        self.extensions.semaphores(max)
     }
 
     /// The number of requests that wait for their replies.

@@ -107,7 +107,7 @@ impl State {
             let index = index.checked_rem(others.len() as u64)?;
             let other = others[usize::try_from(index).expect("an index")];
             let message = copies.entry(other).or_default();
-            let holder = vec![worker.address.clone()];
+            let holder = vec![worker.address.to_string()];
             message.who_has.push((task.key.clone(), holder));
             let nbytes = message.nbytes.get_or_insert_default();
             nbytes.push((task.key.clone(), task.nbytes));

@@ -412,7 +412,10 @@ impl State {
         self.claims.remove(&id);
         if let Some(task) = self.tasks.get_mut(id) {
             left.tasks.processing.push(task.key.clone());
-            task.kill_count += u32::from(!left.is_expected);
+            if !left.is_expected {
+                task.kill_count += 1;
+                self.key_groups.suspect(task.key_group);
+            }
         }
     }
 

@@ -139,7 +139,7 @@ impl State {
             }
             // The worker asks for others if it cannot fetch the data from any of these.
             let holders = some(&dependency.who_has, random);
-            let holders = holders.filter_map(|id| Some(self.workers.get(id)?.address.clone()));
+            let holders = holders.filter_map(|id| Some(self.workers.get(id)?.address.to_string()));
             message.who_has.push((key.clone(), holders.collect()));
             message.nbytes.push((key.clone(), dependency.nbytes));
         }

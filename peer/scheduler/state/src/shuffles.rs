@@ -313,7 +313,7 @@ impl State {
         workers.rotate_left(usize::try_from(run_id % count as u64).unwrap_or_default());
         let (ids, addresses) = workers
             .into_iter()
-            .map(|(id, worker)| (id, worker.address.clone()))
+            .map(|(id, worker)| (id, worker.address.to_string()))
             .unzip();
         let mut seen = BTreeSet::from([id]);
         let mut others = Vec::new();
@@ -495,7 +495,7 @@ impl State {
             return Err(("ValueError", message));
         }
         let workers = run.workers.iter();
-        let workers = workers.filter_map(|id| Some(self.workers.get(id)?.address.clone()));
+        let workers = workers.filter_map(|id| Some(self.workers.get(id)?.address.to_string()));
         Ok(workers.collect())
     }
 
@@ -522,7 +522,7 @@ impl State {
                     self.stop_processing(task, left);
                 }
             }
-            let address = &left.worker.address;
+            let address: &str = &left.worker.address;
             self.end_run(&shuffle, Some(address));
             for task in self.tasks_of(&shuffle) {
                 self.leave_task(task, left);

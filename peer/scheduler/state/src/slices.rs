@@ -283,7 +283,7 @@ impl State {
         let tasks = core::mem::take(&mut left.tasks);
         self.log_left(&worker.address, &tasks, left.is_expected);
         self.notice(Notice::WorkerLeft {
-            worker: worker.address.clone(),
+            worker: worker.address.to_string(),
             name: worker.name.clone(),
             reason: left.reason,
             tasks,
@@ -317,6 +317,7 @@ impl State {
         left.tasks.processing.push(task.key.clone());
         if !left.is_expected {
             task.kill_count += 1;
+            self.key_groups.suspect(task.key_group);
             if task.kill_count > allowed {
                 let exception = killed_worker(&task.key, &left.worker.address, allowed, None);
                 let failure = Failure {

@@ -17,6 +17,7 @@ use daskwire_messages::quantity::duration_of;
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
 
+use super::codes;
 use super::order::{self, depth_first};
 
 /// A submitted graph: tasks and their dependencies, in an order in which they can
@@ -33,6 +34,8 @@ pub struct Submission {
     pub(super) submitting_task: Option<Key>,
     /// The time during which submissions of a client count as one.
     pub(super) fifo_timeout: Duration,
+    /// The code that submits these, for people. It is in no recording.
+    pub(super) code: Option<Arc<str>>,
 }
 
 impl Submission {
@@ -402,10 +405,13 @@ impl Submission {
     /// Combines the tasks of a message, each after its dependencies, with the rest of it.
     pub(super) fn of_tasks(tasks: Vec<Submitted>, message: UpdateGraph) -> Self {
         let keys = message.keys.0;
-        let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
-            let is_timeout = name.as_str() == Some("fifo_timeout");
-            is_timeout.then(|| duration_of(value)).flatten()
-        });
+        let field = |name| {
+            let mut fields = message.extra.iter();
+            let found = fields.find(|(known, _)| known.as_str() == Some(name));
+            found.map(|(_, value)| value)
+        };
+        let fifo_timeout = field("fifo_timeout").and_then(duration_of);
+        let code = field("code").and_then(codes::read);
         Self {
             tasks,
             actors: match message.actors {
@@ -416,6 +422,7 @@ impl Submission {
             keys,
             submitting_task: message.submitting_task.0,
             fifo_timeout: fifo_timeout.unwrap_or_default(),
+            code,
         }
     }
 }

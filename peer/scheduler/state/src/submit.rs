@@ -102,9 +102,11 @@ impl State {
             actors,
             submitting_task,
             fifo_timeout,
+            code,
         } = submission;
         self.collect_keys(&keys);
         self.submission_count += 1;
+        self.codes.add(self.submission_count, code);
         let submitting = Submitting {
             client,
             number: self.count_graph(client),

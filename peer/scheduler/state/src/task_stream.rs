@@ -200,7 +200,7 @@ impl State {
         let mut record = fields();
         record.extend([
             ("key", key.to_value()),
-            ("worker", Value::from(worker.address.as_str())),
+            ("worker", Value::from(&*worker.address)),
             ("stimulus_id", Value::from(stimulus)),
             ("startstops", Value::list(steps.iter().map(step))),
         ]);

@@ -266,10 +266,18 @@ impl State {
         self.topics.store(name, event, self.policy.topic_length);
     }
 
-    /// The last events of a topic, each a tuple of its time and message, oldest first.
+    /// The events of a topic, each a tuple of its time and message, oldest first.
     pub fn events(&self, topic: &str) -> Vec<Value> {
-        let topic = self.topics.topics.get(topic);
-        let events = topic.iter().flat_map(|topic| &topic.events);
+        self.last_events(topic, usize::MAX)
+    }
+
+    /// At most `max` of the last [`events`](Self::events) of a topic.
+    pub fn last_events(&self, topic: &str, max: usize) -> Vec<Value> {
+        let Some(topic) = self.topics.topics.get(topic) else {
+            return Vec::new();
+        };
+        let excess = topic.events.len().saturating_sub(max);
+        let events = topic.events.range(excess..);
         events.map(|published| published.event.clone()).collect()
     }
 

@@ -32,15 +32,22 @@ impl State {
             _ => None,
         };
         let had_failed = matches!(task.stage, TaskStage::Erred(_));
-        task.stage = stage;
+        let before = core::mem::replace(&mut task.stage, stage);
+        let left = match task.stage {
+            TaskStage::Ready => None,
+            _ => self.unassigned.take().filter(|(task, _)| *task == id),
+        };
         let from = core::mem::replace(&mut task.last_recorded_stage, to);
         if from != to {
             task.changed = seconds(self.now);
             self.last_transition = self.now;
+            // The one that it goes to, or else the one that it was at.
+            let on = task.stage.worker().or(before.worker());
+            let on = on.or(left.map(|(_, on)| on));
             let key = task.key.clone();
             self.key_groups
                 .change(task.key_group, from, to, task.nbytes);
-            self.record(key, from.as_str(), to.as_str());
+            self.record(key, from.as_str(), to.as_str(), on);
         }
         if failed.is_some() || had_failed {
             self.journal_failure(id, failed.as_ref());
@@ -50,10 +57,12 @@ impl State {
         }
     }
 
-    fn record(&mut self, key: Key, from: &'static str, to: &'static str) {
+    fn record(&mut self, key: Key, from: &'static str, to: &'static str, on: Option<WorkerId>) {
         let change = TaskChange::State { from, to };
         let stimulus = self.stimulus.clone();
-        let event = TaskEvent::new(key, change, stimulus, self.now.as_secs_f64());
+        let mut event = TaskEvent::new(key, change, stimulus, self.now.as_secs_f64());
+        let worker = on.and_then(|on| self.workers.get(&on));
+        event.worker = worker.map(|worker| Arc::clone(&worker.address));
         if self.is_watched {
             self.actions.push(Action::Task(event.clone()));
         }
@@ -126,6 +135,7 @@ impl State {
     pub(super) fn unassign(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let place = (task.priority, id);
+        self.unassigned = task.stage.worker().map(|on| (id, on));
         match task.stage {
             TaskStage::Ready => {
                 self.todo.ready.remove(&place);
@@ -402,7 +412,8 @@ impl State {
                 self.journal_metadata(core::slice::from_ref(&task.key), None);
             }
             self.shuffles.forget_task(id);
-            self.record(task.key, task.last_recorded_stage.as_str(), "forgotten");
+            let from = task.last_recorded_stage.as_str();
+            self.record(task.key, from, "forgotten", None);
         }
     }
 

@@ -87,7 +87,7 @@ impl State {
         self.by_silence.insert((self.now, id));
         let mut joined = Worker {
             host,
-            address: address.clone(),
+            address: address.as_str().into(),
             name: name.clone(),
             info: WorkerInfo {
                 name: worker.name,
@@ -298,7 +298,7 @@ impl State {
             FromWorker::StealResponse(message) => self.steal_response(id, &message),
             FromWorker::KeepAlive(_) | FromWorker::CloseStream(_) => {}
             FromWorker::LogEvent(message) => {
-                let peer = worker.address.clone();
+                let peer = worker.address.to_string();
                 let LogEvent { topic, msg, .. } = message;
                 self.publish_of_worker(&peer, &topic, msg.clone());
                 self.notice(Notice::Event {
@@ -310,7 +310,7 @@ impl State {
             FromWorker::Unknown(unknown) if !worker.unknown_ops.is_new(&unknown.op) => {}
             FromWorker::Unknown(unknown) => {
                 let notice = Notice::UnknownOp {
-                    peer: worker.address.clone(),
+                    peer: worker.address.to_string(),
                     op: unknown.op,
                 };
                 self.notice(notice);
@@ -339,7 +339,7 @@ impl State {
         let before = core::mem::replace(&mut worker.info.status, status);
         let is_running = worker.is_running;
         if worker.info.status != before {
-            let (address, status) = (worker.address.clone(), worker.info.status.as_str());
+            let (address, status) = (worker.address.to_string(), worker.info.status.as_str());
             let fields = [
                 ("prev-status", Value::from(before.as_str())),
                 ("status", Value::from(status)),
@@ -412,7 +412,7 @@ impl State {
             self.start(Job::WorkerLeft(former));
         }
         self.totals.workers_removed += 1;
-        self.by_address.remove(&worker.address);
+        self.by_address.remove(&*worker.address);
         self.worker_names.remove(&worker.name);
         if let Some(on_host) = self.by_host.get_mut(&worker.host) {
             on_host.remove(&id);
@@ -430,7 +430,7 @@ impl State {
         self.empty_pool();
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
             let message = RemoveWorker {
-                worker: worker.address.clone(),
+                worker: worker.address.to_string(),
                 stimulus_id: Some("remove-worker".to_owned()),
                 ..RemoveWorker::default()
             };
@@ -520,16 +520,22 @@ impl State {
         };
         self.record_finished(id, &message);
         if let Some(worker) = self.workers.get_mut(&id) {
-            let took = message
-                .startstops
-                .iter()
-                .filter(|part| part.action == "compute");
-            let took: f64 = took.map(|part| part.stop - part.start).sum();
-            if let Ok(took) = Duration::try_from_secs_f64(took)
-                && took < MAX_DURATION
-            {
-                self.key_groups
-                    .add_duration(self.tasks[task].key_group, took);
+            let seconds = |action: &str| -> f64 {
+                let parts = message.startstops.iter();
+                let parts = parts.filter(|part| part.action == action);
+                parts.map(|part| part.stop - part.start).sum()
+            };
+            let duration = |seconds| {
+                let duration = Duration::try_from_secs_f64(seconds).ok();
+                duration.filter(|duration| *duration < MAX_DURATION)
+            };
+            let took = seconds("compute");
+            let group = self.tasks[task].key_group;
+            if let Some(took) = duration(took) {
+                self.key_groups.add_duration(group, took);
+            }
+            if let Some(took) = duration(seconds("transfer")) {
+                self.key_groups.add_transfer(group, took);
             }
             if took.is_finite() && took > 0.0 {
                 worker.pace = match worker.pace {

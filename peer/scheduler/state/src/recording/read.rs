@@ -410,6 +410,7 @@ impl<'r> Recording<'r> {
             actors,
             submitting_task,
             fifo_timeout,
+            code: None,
         })
     }
 

@@ -350,6 +350,7 @@ impl Events {
             actors,
             submitting_task,
             fifo_timeout,
+            code: _,
         } = submission;
         to.keys(keys);
         to.keys(actors);

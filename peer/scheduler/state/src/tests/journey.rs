@@ -399,4 +399,18 @@ fn story_has_stages_and_stimuli() {
     assert_eq!(story("z"), expected);
     assert_eq!(story("task-finished-2"), expected[3..4]);
     assert!(story("y").is_empty());
+    let wanted = ["z"].into_iter().collect();
+    let workers = cluster.state.story(&wanted);
+    let workers: Vec<Option<&str>> = workers.map(|step| step.worker.as_deref()).collect();
+    let on = Some("tcp://a:1");
+    assert_eq!(workers, [None, None, on, on, None, None]);
+    let (_, totals) = &cluster.state.prefix_totals(0)[0];
+    let entered: Vec<_> = totals
+        .entered
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    let once = ["released", "waiting", "queued", "processing", "memory"].map(|name| (name, 1));
+    assert_eq!(entered, once);
+    assert_eq!((totals.forgotten, cluster.state.forgotten_count()), (1, 1));
 }

@@ -281,7 +281,7 @@ fn a_transfer_that_kills_its_workers_fails() {
     let mut shuffling = Shuffling::new();
     for number in 0..4 {
         let on = shuffling.cluster.assigned_to("t0").expect("it runs");
-        let address = shuffling.cluster.state.workers[&on].address.clone();
+        let address = shuffling.cluster.state.workers[&on].address.to_string();
         shuffling.ask("t0", &address);
         let new = shuffling.cluster.new_runs.remove(0);
         shuffling.cluster.handle(SchedulerInput::RunCreated {
