@@ -636,7 +636,7 @@ impl Peer {
 
     /// Runs a module of Dask with arguments, and waits until `ready` finds an
     /// address in its log.
-    fn spawn_dask(
+    pub fn spawn_dask(
         interpreter: &Path,
         name: &str,
         arguments: &[&str],

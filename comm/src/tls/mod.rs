@@ -58,6 +58,8 @@ use crate::{Closed, CommError};
 
 pub use names::certificate_names;
 pub use rustls;
+#[doc(hidden)]
+pub use settings::FileStamp;
 pub use settings::{
     ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings, TlsVersion,
 };

@@ -1,7 +1,7 @@
 //! Dask's TLS settings and their errors.
 
 use core::fmt;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -303,12 +303,12 @@ impl TlsSettings {
     }
 
     /// The stamps of all files; `None` for one that is missing.
-    fn stamps(&self) -> Vec<Option<Stamp>> {
+    fn stamps(&self) -> Vec<Option<FileStamp>> {
         let files = [Some(&self.ca_file), Some(&self.cert), self.key.as_ref()];
         let files = files.into_iter().flatten();
         files
             .map(|pem| match &pem.0 {
-                Source::File(path) => path.metadata().ok().map(|metadata| stamp(&metadata)),
+                Source::File(path) => FileStamp::of(path),
                 Source::Inline(_) => None,
             })
             .collect()
@@ -482,14 +482,6 @@ fn read_key(
     }
 }
 
-fn stamp(metadata: &Metadata) -> Stamp {
-    #[cfg(unix)]
-    let file = std::os::unix::fs::MetadataExt::ino(metadata);
-    #[cfg(not(unix))]
-    let file = 0;
-    (metadata.modified().ok(), metadata.len(), file)
-}
-
 fn contains(pem: &[u8], part: &[u8]) -> bool {
     pem.windows(part.len()).any(|window| window == part)
 }
@@ -505,12 +497,26 @@ pub(super) struct TlsSource {
     verifier: Arc<Verifier>,
     identity: Arc<Identity>,
     /// The files when they were last read.
-    stamps: Mutex<Vec<Option<Stamp>>>,
+    stamps: Mutex<Vec<Option<FileStamp>>>,
 }
 
 /// What changes with the contents of a file: its time of modification and length, and on Unix the
 /// file itself.
-type Stamp = (Option<SystemTime>, u64, u64);
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStamp(Option<SystemTime>, u64, u64);
+
+impl FileStamp {
+    /// That of a file; `None` if it cannot be found.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = path.metadata().ok()?;
+        #[cfg(unix)]
+        let file = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let file = 0;
+        Some(Self(metadata.modified().ok(), metadata.len(), file))
+    }
+}
 
 impl TlsSource {
     pub(super) fn reload_if_changed(&self) -> Result<bool, TlsError> {

@@ -5,7 +5,7 @@ use daskwire_scheduler::Scheduler;
 use serde::Deserialize;
 use std::sync::Arc;
 
-use crate::views::parse_key;
+use crate::views::find_keys;
 
 /// Maximum number of workers or keys of a request.
 const MAX_COUNT: usize = 10_000;
@@ -78,13 +78,9 @@ impl Action {
             }
             Self::Restart => scheduler.answer(RestartCluster::default()).await.map(drop),
             Self::Cancel(keys) => {
-                let known = scheduler.inspect(|state| {
-                    let keys = keys.iter().map(|text| {
-                        let keys = parse_key(text);
-                        keys.into_iter().find(|key| state.status(key).is_some())
-                    });
-                    keys.flatten().collect::<Vec<_>>()
-                });
+                let finding = Arc::clone(&scheduler);
+                let known = tokio::task::spawn_blocking(move || find_keys(&finding, &keys));
+                let known = known.await.unwrap_or_default();
                 if known.is_empty() {
                     return Err("the scheduler knows none of these keys".to_owned());
                 }

@@ -62,13 +62,14 @@ pub(crate) const ASSETS: &[Asset] = assets! {
 impl Asset {
     /// A tag of its content, by which a browser keeps it until it changes.
     pub(crate) fn tag(&self) -> String {
-        // FNV-1a. A tag only tells one version of a file from another one.
-        let hash = self
-            .content
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        format!("\"{hash:016x}\"")
+        format!("\"{:016x}\"", hash(self.content))
     }
+}
+
+/// The hash of FNV-1a, which tells versions of a file, or keys, from each other. Others can make two that
+/// have the same one.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -11,6 +11,7 @@ use daskwire_messages::protocol;
 use daskwire_scheduler::Scheduler;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
+use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
@@ -18,6 +19,7 @@ use crate::actions::Action;
 use crate::api::Call;
 use crate::assets::{ASSETS, Asset, INDEX};
 use crate::http::{self, Body, Request, Response, Server, Site};
+use crate::info::{self, Info};
 use crate::live::{Live, View, Views};
 use crate::pages::Pages;
 use crate::token::Token;
@@ -195,7 +197,7 @@ impl Dashboard {
             "/data/live" => return self.view(request),
             "/data/task/story" => self.story(request).await,
             _ => match views::question(request) {
-                Ok(Some(question)) => self.forward(question).await,
+                Ok(Some(question)) => self.forward(question).await.map(|it| it.to_string().into()),
                 Ok(None) => match views::find(request, &self.settings) {
                     Ok(answer) => self.look(answer).await,
                     Err(failed) => Err(failed),
@@ -206,8 +208,8 @@ impl Dashboard {
         answer.map_or_else(Response::from, http::document)
     }
 
-    /// Answers with what the scheduler answers to a request.
-    async fn forward(&self, question: Question) -> Result<Vec<u8>, Failed> {
+    /// The document of what the scheduler answers to a request.
+    async fn forward(&self, question: Question) -> Result<Json, Failed> {
         let Question {
             worker,
             request,
@@ -218,8 +220,7 @@ impl Dashboard {
                 .await?;
         }
         let reply = self.ask(request).await?;
-        self.look(move |_| Ok(document(&reply).to_string().into_bytes()))
-            .await
+        self.look(move |_| Ok(document(&reply))).await
     }
 
     /// Reads from the state, on a thread that may wait.
@@ -409,11 +410,12 @@ impl Site for Dashboard {
     }
 }
 
-/// A redirection.
-fn redirect(target: &'static str) -> Response {
-    let mut response = http::text(StatusCode::FOUND, format!("see {target}\n"));
-    let headers = response.headers_mut();
-    headers.insert(header::LOCATION, HeaderValue::from_static(target));
+/// A redirection to a path of ASCII.
+fn redirect(status: StatusCode, target: &str) -> Response {
+    let mut response = http::text(status, format!("see {target}\n"));
+    if let Ok(target) = HeaderValue::from_str(target) {
+        response.headers_mut().insert(header::LOCATION, target);
+    }
     response
 }
 
@@ -437,13 +439,15 @@ impl Dashboard {
         }
         match &*path {
             // Relative, for proxies that add a path.
-            "/" => return redirect("status"),
+            "/" => return redirect(StatusCode::FOUND, "status"),
             "/sitemap.json" => {
                 let more = [
                     "/health",
                     "/metrics",
                     "/json/counts.json",
                     "/json/identity.json",
+                    "/info/main/workers.html",
+                    "/info/main/logs.html",
                 ];
                 let paths = [&PAGES[..], &more].concat();
                 return http::document(serde_json::json!({"paths": paths}).to_string());
@@ -458,6 +462,11 @@ impl Dashboard {
         if PAGES.contains(&&*path) {
             return asset(&INDEX, request);
         }
+        match info::find(&path) {
+            Some(Info::Page(target)) => return redirect(StatusCode::SEE_OTHER, &target),
+            Some(Info::Log(question)) => return self.log(*question, request).await,
+            None => {}
+        }
         if path.starts_with("/data/") || path.starts_with("/json/") {
             return match self.denial(request) {
                 Some(denial) => denial,
@@ -469,6 +478,17 @@ impl Dashboard {
         match found {
             Some(found) => asset(found, request),
             None => http::text(StatusCode::NOT_FOUND, "the dashboard is at /status\n"),
+        }
+    }
+
+    /// Answers with a log as a text.
+    async fn log(&self, question: Question, request: &Request) -> Response {
+        if let Some(denial) = self.denial(request) {
+            return denial;
+        }
+        match self.forward(question).await {
+            Ok(document) => http::text(StatusCode::OK, info::log(&document)),
+            Err(failed) => failed.into(),
         }
     }
 

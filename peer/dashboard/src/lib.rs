@@ -25,9 +25,11 @@ mod api;
 mod assets;
 mod dashboard;
 mod http;
+mod info;
 mod live;
 mod metrics;
 mod pages;
+mod process;
 mod tls;
 mod token;
 mod views;
@@ -37,7 +39,7 @@ pub use dashboard::{Dashboard, DashboardOptions, Serving, Setting};
 pub use http::Server;
 pub use metrics::Metrics;
 pub use pages::Pages;
-pub use tls::{TlsFiles, TlsFilesError};
+pub use tls::{Https, TlsFiles, TlsFilesError};
 pub use token::Token;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use hyper::{Method, StatusCode};
 
 use crate::http::{self, Request, Response, Server, Site};
 use crate::metrics::Metrics;
+use crate::process;
 
 type Health = dyn Fn() -> Result<(), String> + Send + Sync;
 type Text = dyn Fn() -> Result<String, String> + Send + Sync;
@@ -56,7 +57,9 @@ impl Pages {
             },
             "/metrics" => {
                 let pages = Arc::clone(self);
-                let metrics = tokio::task::spawn_blocking(move || (pages.metrics)());
+                let metrics = tokio::task::spawn_blocking(move || {
+                    (pages.metrics)().map(|metrics| metrics + &process::metrics())
+                });
                 match metrics.await {
                     Ok(Ok(metrics)) => http::full(StatusCode::OK, Metrics::MEDIA_TYPE, metrics),
                     Ok(Err(reason)) => http::text(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"),

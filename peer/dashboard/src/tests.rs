@@ -4,21 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire_comm::tls::rustls;
+use daskwire_comm::tls::rustls::pki_types::CertificateDer;
 use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_scheduler::{Options, Scheduler};
 use serde_json::Value as Json;
 
-use super::{Dashboard, DashboardOptions, Server, TlsFiles};
+use super::{Dashboard, DashboardOptions, Https, Server, TlsFiles};
 
 /// A scheduler without workers, and the port of its dashboard.
 async fn dashboard() -> (Arc<Scheduler>, u16) {
     dashboard_with(DashboardOptions::default(), None).await
 }
 
-async fn dashboard_with(
-    options: DashboardOptions,
-    tls: Option<&TlsFiles>,
-) -> (Arc<Scheduler>, u16) {
+async fn dashboard_with(options: DashboardOptions, https: Option<Https>) -> (Arc<Scheduler>, u16) {
     let transports = daskwire_rpc::transports();
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = transports.bind(&address, Default::default()).await;
@@ -26,8 +24,8 @@ async fn dashboard_with(
     let scheduler = Arc::new(scheduler.expect("it starts"));
     let http = "127.0.0.1:0".parse().expect("an address");
     let mut server = Server::bind(&http).await.expect("a free port");
-    if let Some(files) = tls {
-        server = server.with_tls(files).expect("valid files");
+    if let Some(https) = https {
+        server = server.with_tls(https);
     }
     let port = server.port();
     let dashboard = Dashboard::new(&scheduler, options);
@@ -303,6 +301,7 @@ async fn nothing_is_told_or_changed_without_the_token() {
             "/data/logs",
             "/json/counts.json",
             "/json/identity.json",
+            "/info/main/logs.html",
         ] {
             let (head, body) = exchange(port, &format!("GET {path} HTTP/1.1\r\n{headers}\r\n"));
             assert!(head.starts_with("HTTP/1.1 401 "), "{path}: {head}");
@@ -427,28 +426,35 @@ async fn all_views_of_an_empty_cluster_are_documents() {
 async fn the_page_is_encrypted_if_there_is_a_certificate() {
     let directory = std::env::temp_dir().join(format!("dashboard-tls-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
-    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-    let certified = certified.expect("a certificate");
     let file = directory.join("cert.pem");
-    let key = certified.signing_key.serialize_pem();
-    std::fs::write(&file, certified.cert.pem() + &key).expect("written");
+    let issue = || {
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let certified = certified.expect("a certificate");
+        let key = certified.signing_key.serialize_pem();
+        // As renewal does, so that no one reads half of it.
+        let new = directory.join("new.pem");
+        std::fs::write(&new, certified.cert.pem() + &key).expect("written");
+        std::fs::rename(&new, &file).expect("renamed");
+        certified.cert.der().clone()
+    };
+    let certificate = issue();
     let files = TlsFiles::new(&file, &file);
-    let (_scheduler, port) = dashboard_with(DashboardOptions::default(), Some(&files)).await;
-    let mut roots = rustls::RootCertStore::empty();
-    roots
-        .add(certified.cert.der().clone())
-        .expect("an authority");
-    let fetch = |port: u16, has_certificate: bool| {
+    let https = Https::new(files.clone()).expect("valid files");
+    let options = DashboardOptions::default();
+    let (_scheduler, port) = dashboard_with(options.clone(), Some(https.clone())).await;
+    let fetch = |port: u16, trusted: &CertificateDer<'static>, has_certificate: bool| {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(trusted.clone()).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_root_certificates(roots.clone());
+            .with_root_certificates(roots);
         let config = match has_certificate {
             false => config.with_no_client_auth(),
             true => {
                 let key = rustls::pki_types::PrivateKeyDer::from_pem_file(&file);
-                let chain = vec![certified.cert.der().clone()];
+                let chain = vec![trusted.clone()];
                 let config = config.with_client_auth_cert(chain, key.expect("a key"));
                 config.expect("a certificate")
             }
@@ -464,23 +470,77 @@ async fn the_page_is_encrypted_if_there_is_a_certificate() {
         let _ = stream.read_to_string(&mut response);
         response
     };
-    let response = fetch(port, false);
-    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    let is_served = |response: String| response.starts_with("HTTP/1.1 200 ");
+    assert!(is_served(fetch(port, &certificate, false)));
     // Text that is no TLS is not answered.
     let mut plain = Vec::new();
     let _ = send(port, "GET /status HTTP/1.1\r\n\r\n").read_to_end(&mut plain);
     assert!(!plain.starts_with(b"HTTP"), "{plain:?}");
 
+    // A renewed certificate is used without a restart; one that is none changes nothing.
+    assert!(!https.reload_if_changed().expect("valid files"));
+    let renewed = issue();
+    assert!(https.reload_if_changed().expect("valid files"));
+    assert!(is_served(fetch(port, &renewed, false)));
+    assert_eq!(fetch(port, &certificate, false), "");
+    std::fs::write(&file, "").expect("written");
+    let reloaded = https.reload_if_changed();
+    assert!(reloaded.is_err_and(|error| error.to_string().ends_with("no certificate in it")));
+    assert!(is_served(fetch(port, &renewed, false)));
+
     // With authorities of clients, those without a certificate are refused.
-    let files = files.with_ca_file(Some(file.clone()));
-    let (_guarded, port) = dashboard_with(DashboardOptions::default(), Some(&files)).await;
-    assert_eq!(fetch(port, false), "");
-    let response = fetch(port, true);
-    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-    let missing = TlsFiles::new(directory.join("none"), &file).read();
+    let certificate = issue();
+    let guarded = Https::new(files.with_ca_file(Some(file.clone())));
+    let (_guarded, port) = dashboard_with(options, Some(guarded.expect("valid files"))).await;
+    assert_eq!(fetch(port, &certificate, false), "");
+    assert!(is_served(fetch(port, &certificate, true)));
+    let missing = Https::new(TlsFiles::new(directory.join("none"), &file));
     assert!(missing.is_err_and(|error| error.to_string().contains("none: ")));
-    std::fs::write(directory.join("empty"), "").expect("written");
-    let empty = TlsFiles::new(directory.join("empty"), &file).read();
-    assert!(empty.is_err_and(|error| error.to_string().ends_with("there is no certificate in it")));
     std::fs::remove_dir_all(&directory).expect("removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_to_the_pages_of_dask_lead_to_the_same_thing() {
+    let (_scheduler, port) = dashboard().await;
+    for (path, target) in [
+        ("/info", "workers"),
+        ("/info/main/workers.html", "../../workers"),
+        ("/info/main/exceptions.html", "../../tasks?state=erred"),
+        (
+            "/info/worker/tcp%3A%2F%2F10.0.0.1%3A99.html",
+            "../../worker?address=tcp%3A%2F%2F10.0.0.1%3A99",
+        ),
+        (
+            "/info/worker/tcp://10.0.0.1:99.html",
+            "../../../../worker?address=tcp%3A%2F%2F10.0.0.1%3A99",
+        ),
+        (
+            "/info/call-stacks/tcp%3A%2F%2Fa%3A1.html",
+            "../../worker?address=tcp%3A%2F%2Fa%3A1&part=Call+stacks",
+        ),
+        ("/info/task/a+b%25.html", "../../task?key=a%2Bb%25"),
+        (
+            "/info/task/%28%27x%27%2C%200%29.html",
+            "../../task?key=%28%27x%27%2C%200%29",
+        ),
+        ("/info/call-stack/x-1.html", "../../task?key=x-1"),
+    ] {
+        let (head, _) = get(port, path);
+        assert!(head.starts_with("HTTP/1.1 303 "), "{path}: {head}");
+        let location = format!("\r\nlocation: {target}\r\n");
+        assert!(head.contains(&location), "{path}: {head}");
+    }
+    let (head, log) = get(port, "/info/main/logs.html");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains("content-type: text/plain"), "{head}");
+    assert!(log.is_empty() || log.starts_with("INFO "), "{log}");
+    for path in [
+        "/info/logs/tcp%3A%2F%2Fa%3A1.html",
+        "/info/x.html",
+        "/info/worker/x",
+        "/information",
+    ] {
+        let (head, _) = get(port, path);
+        assert!(head.starts_with("HTTP/1.1 404 "), "{path}: {head}");
+    }
 }

@@ -2,9 +2,9 @@
 
 use core::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use daskwire_comm::tls::rustls;
+use daskwire_comm::tls::{FileStamp, rustls};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -21,6 +21,73 @@ pub struct TlsFiles {
     /// The authorities of clients. With them, only clients with a certificate of one of them are
     /// served. Default: none, so that clients need no certificate.
     pub ca_file: Option<PathBuf>,
+}
+
+/// The certificates of a server that is reached by HTTPS, which are renewed without a restart. A clone is
+/// another handle for the same ones.
+#[derive(Clone)]
+pub struct Https(Arc<Source>);
+
+struct Source {
+    files: TlsFiles,
+    config: RwLock<Arc<ServerConfig>>,
+    /// The files when they were last read.
+    stamps: Mutex<Vec<Option<FileStamp>>>,
+}
+
+impl fmt::Debug for Https {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Https").field(&self.0.files).finish()
+    }
+}
+
+impl Https {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// The file that cannot be read or used, and the reason.
+    pub fn new(files: TlsFiles) -> Result<Self, TlsFilesError> {
+        // A file that changes while it is read has another stamp the next time.
+        let stamps = Mutex::new(files.stamps());
+        let config = RwLock::new(files.read()?);
+        Ok(Self(Arc::new(Source {
+            files,
+            config,
+            stamps,
+        })))
+    }
+
+    /// Reads the files again if one of them has changed since they were last read. Returns whether it
+    /// has. New connections use the new certificates. Blocks for the time of reading files; programs
+    /// call it every few seconds.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::new`]. The certificates are unchanged then.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsFilesError> {
+        let Source {
+            files,
+            config,
+            stamps,
+        } = &*self.0;
+        let new = files.stamps();
+        // The values are only assigned, so they are valid after a panic.
+        let mut last = stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last == new {
+            return Ok(false);
+        }
+        *last = new;
+        let read = files.read()?;
+        *config.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(true)
+    }
+
+    /// What the next connection uses.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        let config = self.0.config.read();
+        Arc::clone(&config.unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Why a server cannot be reached by HTTPS.
@@ -52,12 +119,16 @@ impl TlsFiles {
         with_ca_file(ca_file: impl Into<Option<PathBuf>>);
     }
 
-    /// Reads the files.
-    ///
-    /// # Errors
-    ///
-    /// The file that cannot be read or used, and the reason.
-    pub(crate) fn read(&self) -> Result<Arc<ServerConfig>, TlsFilesError> {
+    fn stamps(&self) -> Vec<Option<FileStamp>> {
+        let files = [Some(&self.cert), Some(&self.key), self.ca_file.as_ref()];
+        files
+            .into_iter()
+            .flatten()
+            .map(|file| FileStamp::of(file))
+            .collect()
+    }
+
+    fn read(&self) -> Result<Arc<ServerConfig>, TlsFilesError> {
         let failed = |file: &Path, reason: &dyn fmt::Display| TlsFilesError {
             file: file.to_owned(),
             reason: reason.to_string(),

@@ -4,12 +4,12 @@ use std::env::VarError;
 use std::path::PathBuf;
 
 use clap::Args;
-use daskwire_dashboard::{DashboardOptions, HttpAddress, Server, TlsFiles, Token};
+use daskwire_dashboard::{DashboardOptions, HttpAddress, Https, Server, TlsFiles, Token};
 use serde_json::json;
 
 use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
-use crate::command::terminal;
+use crate::command::{terminal, tls};
 
 /// The variable with the token, in place of a file.
 pub(crate) const TOKEN_VARIABLE: &str = "DASKWIRE_DASHBOARD_TOKEN";
@@ -103,17 +103,19 @@ impl DashboardArguments {
 }
 
 /// Binds the server, and reports when its port was in use.
-pub(crate) async fn bind(address: &HttpAddress, tls: Option<&TlsFiles>) -> Result<Server> {
+pub(crate) async fn bind(address: &HttpAddress, files: Option<&TlsFiles>) -> Result<Server> {
     let server = Server::bind(address).await;
     let mut server = server.map_err(|error| format!("--dashboard-address {address}: {error}"))?;
-    if let Some(files) = tls {
-        let encrypted = server.with_tls(files);
-        server = encrypted.map_err(|error| format!("--dashboard-cert: {error}"))?;
+    if let Some(files) = files {
+        let https = Https::new(files.clone());
+        let https = https.map_err(|error| format!("--dashboard-cert: {error}"))?;
+        server = server.with_tls(https.clone());
+        tls::renew(move || https.reload_if_changed())?;
     }
     if server.is_replaced() {
         let other = address.with_port(server.port());
         let port = address.port();
-        let scheme = scheme(tls);
+        let scheme = scheme(files);
         terminal::event(
             "notice",
             format_args!(

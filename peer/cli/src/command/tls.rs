@@ -1,5 +1,6 @@
 //! TLS, from the command line or else from Dask's configuration.
 
+use core::fmt::Display;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -184,18 +185,21 @@ impl TlsArguments {
 /// Interval between checks whether certificates were renewed.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Reads certificates again whenever their files have changed, as long as the process runs.
+/// Has certificates read again whenever their files have changed, as long as the process runs. `reload`
+/// returns whether they have.
 ///
 /// # Errors
 ///
 /// If no thread can be started.
-fn renew(tls: Tls) -> std::io::Result<()> {
+pub(crate) fn renew<E: Display>(
+    reload: impl Fn() -> Result<bool, E> + Send + 'static,
+) -> Result<()> {
     // A thread of its own, because the files may be on a network.
     let thread = std::thread::Builder::new().name("certificates".to_owned());
-    thread.spawn(move || {
+    let started = thread.spawn(move || {
         loop {
             std::thread::sleep(RENEWAL_INTERVAL);
-            let message = match tls.reload_if_changed() {
+            let message = match reload() {
                 Ok(false) => continue,
                 Ok(true) => "new connections use the renewed certificates".to_owned(),
                 Err(error) => {
@@ -204,7 +208,8 @@ fn renew(tls: Tls) -> std::io::Result<()> {
             };
             terminal::event("notice", message, json!({}));
         }
-    })?;
+    });
+    started.map_err(|error| format!("cannot start a thread: {error}"))?;
     Ok(())
 }
 
@@ -219,7 +224,8 @@ pub(crate) fn transports(
     silence_timeout: Option<Duration>,
 ) -> Result<Transports> {
     if let Some(tls) = &tls {
-        renew(tls.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
+        let tls = tls.clone();
+        renew(move || tls.reload_if_changed())?;
     }
     let mut transports = all_transports(tls.as_ref());
     if let Some(timeout) = silence_timeout {

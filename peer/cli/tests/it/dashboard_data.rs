@@ -9,7 +9,7 @@ use daskwire_peer::client::SubmitOptions;
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::worker::{Functions, Worker};
 use daskwire_peer::{Client, Key};
-use daskwire_testing::{Peer, address_after};
+use daskwire_testing::{Environment, Peer, address_after};
 use serde_json::{Value as Json, json};
 
 use crate::support::http::{get, request};
@@ -133,6 +133,16 @@ async fn tasks_and_workers_are_told_as_they_are() {
         (&last["from"], &last["to"]),
         (&json!("processing"), &json!("memory"))
     );
+    let address = cluster.worker.address().to_string();
+    let workers = story.iter().map(|step| (&step["to"], &step["worker"]));
+    for (state, worker) in workers {
+        let expected = match state.as_str() {
+            Some("processing" | "memory") => json!(address),
+            _ => Json::Null,
+        };
+        assert_eq!(*worker, expected, "{state}: {}", task["story"]);
+    }
+    assert_eq!(task["code"], Json::Null);
     let other = cluster.json(&format!("/data/task?key={}", encoded("('x-3f', 0)")));
     assert_eq!(
         (&other["prefix"], &other["group"]),
@@ -197,6 +207,46 @@ async fn tasks_and_workers_are_told_as_they_are() {
         (&json!(1), &json!(1))
     );
     cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_code_that_has_submitted_a_task_is_told() {
+    let cluster = Cluster::start(&[], &[]).await;
+    let scratch = Scratch::new("code");
+    let source = "def first(client):\n    return second(client)\n\n\n\
+                  def second(client):\n    return client.submit(sum, [1], key='sum-1')\n";
+    fs::write(format!("{}/steps.py", scratch.path()), source).expect("written");
+    let address = cluster.scheduler.address();
+    let client = Peer::spawn(Environment::Current, "worker_client.py", &[address]);
+    let mut python = daskwire_testing::cluster::Cluster {
+        client,
+        scheduler: cluster.scheduler,
+    };
+    python.python(&format!(
+        "__name__ = 'test'\nimport dask, sys\nsys.path.insert(0, {:?})\nimport steps\n\
+         setting = {{'distributed.diagnostics.computations.nframes': 2}}\n\
+         with dask.config.set(setting):\n    kept = steps.first(client)\n\
+         kept = [kept, client.submit(sum, [1], key='sum-2')]\nNone",
+        scratch.path()
+    ));
+    let task = |key: &str| {
+        let path = format!("/data/task?key={key}");
+        loop {
+            let (status, body) = get(&cluster.port, &path);
+            if status == "HTTP/1.1 200 OK" {
+                return serde_json::from_str::<Json>(&body).expect("JSON");
+            }
+        }
+    };
+    let file = format!("{}/steps.py", scratch.path());
+    let expected = format!(
+        "# {file}, line 2\ndef first(client):\n    return second(client)\n\n\
+         # {file}, line 6\ndef second(client):\n    return client.submit(sum, [1], key='sum-1')"
+    );
+    assert_eq!(task("sum-1")["code"], expected);
+    assert_eq!(task("sum-2")["code"], Json::Null);
+    drop(python);
+    cluster.worker.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

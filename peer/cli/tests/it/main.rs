@@ -17,6 +17,8 @@ mod journal_peers;
 #[cfg(target_os = "linux")]
 mod journal_shared;
 mod journey;
+#[cfg(target_os = "linux")]
+mod metrics_with_dask;
 mod old_schedulers;
 #[cfg(unix)]
 mod operators;

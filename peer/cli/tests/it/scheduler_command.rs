@@ -39,23 +39,10 @@ fn client(address: &str, steps: &[&str]) -> Peer {
 }
 
 /// The port of the HTTP server in the log of a scheduler.
-fn http_port(log: &str) -> String {
+pub(crate) fn http_port(log: &str) -> String {
     let (_, rest) = log.split_once("http://127.0.0.1:").expect("a server");
     rest.chars().take_while(char::is_ascii_digit).collect()
 }
-
-/// Metrics of Dask's scheduler that this one does not have.
-const NOT_METRICS: [&str; 9] = [
-    "gc_collection",
-    "gil_contention",
-    "last_time",
-    "prefix_state_totals",
-    "tasks_compute",
-    "tasks_forgotten",
-    "tasks_suspicious",
-    "tasks_transfer",
-    "tick_",
-];
 
 #[test]
 fn a_body_may_come_after_the_response() {
@@ -152,27 +139,6 @@ fn workers_of_both_kinds_run_and_restart() {
     let both = ["worker-0", "worker-1"].map(|name| rust_worker(address, name));
     client(address, &steps);
     drop(both);
-}
-
-/// Every metric of Dask's scheduler is there, or is known to be missing.
-#[test]
-fn metrics_have_the_names_of_dask() {
-    let scheduler = scheduler(&["--dashboard-address", "127.0.0.1:0"], &[]);
-    let (_, metrics) = get(&http_port(&scheduler.log()), "/metrics");
-    let source = "import re, distributed\n\
-                  path = distributed.__path__[0] + '/http/scheduler/prometheus/core.py'\n\
-                  print(*re.findall(r'build_name\\(\"(\\w+)\"\\)', open(path).read()))";
-    let names = Command::new(python(Environment::Current))
-        .args(["-c", source])
-        .output()
-        .expect("Python starts");
-    let names = String::from_utf8(names.stdout).expect("ASCII");
-    assert!(names.split_whitespace().count() > 15, "{names}");
-    for name in names.split_whitespace() {
-        let is_there = metrics.contains(&format!("# TYPE dask_scheduler_{name}"));
-        let is_known = NOT_METRICS.iter().any(|known| name.starts_with(known));
-        assert!(is_there != is_known, "{name}: {metrics}");
-    }
 }
 
 #[test]

@@ -25,9 +25,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::address::HttpAddress;
 use crate::live::Viewing;
-use crate::tls::{TlsFiles, TlsFilesError};
+use crate::tls::Https;
 
-pub(crate) use request::Request;
+pub(crate) use request::{Request, decoded_path};
 pub(crate) use response::{Body, Response, document, error, full, only, text};
 
 /// Maximum length of the head of a request, in bytes.
@@ -66,7 +66,7 @@ pub struct Server {
     listener: TcpListener,
     port: u16,
     is_replaced: bool,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Https>,
 }
 
 impl fmt::Debug for Server {
@@ -102,13 +102,10 @@ impl Server {
     }
 
     /// Serves HTTPS only.
-    ///
-    /// # Errors
-    ///
-    /// A file that cannot be read or used.
-    pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, TlsFilesError> {
-        self.tls = Some(files.read()?.into());
-        Ok(self)
+    #[must_use]
+    pub fn with_tls(mut self, https: Https) -> Self {
+        self.tls = Some(https);
+        self
     }
 
     /// The port that is bound.
@@ -150,7 +147,7 @@ struct Connection {
     viewing: Viewing,
 }
 
-async fn serve(listener: &TcpListener, tls: Option<&TlsAcceptor>, site: &Arc<impl Site>) {
+async fn serve(listener: &TcpListener, tls: Option<&Https>, site: &Arc<impl Site>) {
     // The oldest first. It had the most time, and a client needs a few milliseconds.
     let mut connections: VecDeque<Connection> = VecDeque::new();
     loop {
@@ -175,10 +172,11 @@ async fn serve(listener: &TcpListener, tls: Option<&TlsAcceptor>, site: &Arc<imp
         };
         let (site, viewing) = (Arc::clone(site), Viewing::default());
         let seen = viewing.clone();
-        let task = match tls.cloned() {
+        let task = match tls.map(Https::config) {
             None => tokio::spawn(answer(stream, site, seen)),
-            Some(tls) => tokio::spawn(async move {
-                let handshake = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream));
+            Some(config) => tokio::spawn(async move {
+                let accepting = TlsAcceptor::from(config).accept(stream);
+                let handshake = tokio::time::timeout(HEAD_TIMEOUT, accepting);
                 if let Ok(Ok(stream)) = handshake.await {
                     answer(stream, site, seen).await;
                 }

@@ -85,14 +85,18 @@ impl Request {
     }
 }
 
-/// Decodes a part of a query. What is no UTF-8 is replaced, and an incomplete escape is kept.
+/// Decodes a part of a query, in which `+` is a space.
 fn decoded(text: &str) -> String {
+    decoded_path(&text.replace('+', " "))
+}
+
+/// Decodes a part of a path. What is no UTF-8 is replaced, and an incomplete escape is kept.
+pub(crate) fn decoded_path(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         rest = after;
         bytes.push(match (first, after) {
-            (b'+', _) => b' ',
             (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
                 (Some(high), Some(low)) => {
                     rest = after;

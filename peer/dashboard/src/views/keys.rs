@@ -1,6 +1,16 @@
 //! Keys as texts, and back.
 
+use std::collections::HashSet;
+
 use daskwire_messages::Key;
+use daskwire_scheduler::Scheduler;
+use daskwire_scheduler::state::State;
+
+use super::{MAX_TEXT, cut_to};
+use crate::assets::hash;
+
+/// Number of characters that are shown of a key whose text does not tell which one it is.
+const MAX_BEGINNING: usize = 200;
 
 /// A key as a text: a string as it is, and another one as Python shows it.
 pub(super) fn shown(key: &Key) -> String {
@@ -10,8 +20,63 @@ pub(super) fn shown(key: &Key) -> String {
     }
 }
 
+/// A key in lists, and in the parameters of requests: as it is [`shown`], or, if that is long or cannot be
+/// read back, its beginning and its number.
+pub(super) fn text(key: &Key) -> String {
+    let shown = shown(key);
+    let is_read_back = key.as_str().is_some() || parse(&shown).contains(key);
+    match is_read_back && shown.len() <= MAX_TEXT {
+        true => shown,
+        false => format!("{}#{:016x}", cut_to(&shown, MAX_BEGINNING), number(key)),
+    }
+}
+
+fn number(key: &Key) -> u64 {
+    hash(key.as_msgpack())
+}
+
+/// The number in a text of [`text`].
+fn number_in(text: &str) -> Option<u64> {
+    let (_, number) = text.rsplit_once('#')?;
+    let is_whole = number.len() == 16;
+    is_whole
+        .then(|| u64::from_str_radix(number, 16).ok())
+        .flatten()
+}
+
+/// The keys of tasks that lists show as these texts. Looks through all tasks, in parts, if one has a
+/// number.
+pub(crate) fn find(scheduler: &Scheduler, texts: &[String]) -> Vec<Key> {
+    let is_known = |key: &Key| scheduler.inspect(|state| state.status(key).is_some());
+    let mut found = Vec::new();
+    let mut numbers = HashSet::new();
+    for text in texts {
+        match parse(text).into_iter().find(is_known) {
+            Some(key) => found.push(key),
+            None => numbers.extend(number_in(text)),
+        }
+    }
+    let mut place = Some(0);
+    while let Some(from) = place.filter(|_| !numbers.is_empty()) {
+        let is_wanted = |key: &Key, _| {
+            // Most keys have no number.
+            let is_text = key.as_msgpack().len() <= MAX_TEXT && key.as_str().is_some();
+            !is_text && numbers.contains(&number(key))
+        };
+        let find = |state: &State| state.find_tasks(from, numbers.len(), is_wanted);
+        let (tasks, next) = scheduler.inspect(find);
+        for task in tasks {
+            numbers.remove(&number(&task.key));
+            found.push(task.key);
+        }
+        place = next;
+        scheduler.give_way();
+    }
+    found
+}
+
 /// The keys that are shown as a text, of which at most one is likely to be known.
-pub(crate) fn parse(text: &str) -> Vec<Key> {
+fn parse(text: &str) -> Vec<Key> {
     let string = Key::from(text);
     let other = Parser {
         rest: text,
@@ -138,5 +203,20 @@ mod tests {
             assert_eq!(parse(text), [Key::from(text)], "{text}");
         }
         assert_eq!(parse(&"(".repeat(100_000)).len(), 1);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_read_back_have_a_number() {
+        let long = Key::from("x".repeat(1_000_000));
+        let list = Key::list([Key::from("y"), long.clone()]);
+        for key in [long, list] {
+            let text = text(&key);
+            assert!(text.len() < 2 * MAX_BEGINNING, "{text}");
+            assert_eq!(number_in(&text), Some(number(&key)), "{text}");
+        }
+        for key in ["x#12", "inc-1", "x#00000000000000zz"] {
+            assert_eq!(text(&Key::from(key)), key);
+            assert_eq!(number_in(key), None);
+        }
     }
 }

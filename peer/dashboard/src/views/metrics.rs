@@ -1,14 +1,25 @@
 //! The metrics of a scheduler for Prometheus.
 
+use std::sync::Arc;
+
 use daskwire_scheduler::Scheduler;
-use daskwire_scheduler::state::State;
+use daskwire_scheduler::state::{PrefixTotals, SemaphoreOverview, State};
 
+use super::{Viewed, key_text};
 use crate::metrics::Metrics;
-use crate::views::Viewed;
 
-/// Maximum number of prefixes of tasks with a metric of their own. Those with fewer bytes count
-/// together, as `Other`.
+/// Maximum number of prefixes of tasks with metrics of their own. The others count together, as
+/// `Other`.
 const MAX_PREFIXES: usize = 200;
+
+/// The name of the label for a prefix.
+const PREFIX: &str = "task_prefix_name";
+
+/// The prefix of tasks whose prefix has no metrics of its own.
+const OTHERS: &str = "Other";
+
+/// Maximum number of semaphores and locks with metrics.
+const MAX_SEMAPHORES: usize = 200;
 
 /// Formats the metrics of a scheduler, named as those of Dask's scheduler where both have
 /// them.
@@ -19,10 +30,12 @@ pub(crate) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
         (
             (state.client_count(), state.desired_worker_count(None)),
             (state.worker_counts(), state.totals()),
-            state.state_counts(),
+            (state.state_counts(), state.forgotten_count()),
+            state.semaphores(MAX_SEMAPHORES),
         )
     };
-    let ((clients, desired), (workers, totals), tasks) = viewed.inspect(read);
+    let ((clients, desired), (workers, totals), (tasks, forgotten), semaphores) =
+        viewed.inspect(read);
     let mut to = Metrics::new(namespace, "scheduler");
     to.gauge("clients", "Number of clients connected", clients as f64);
     to.counter(
@@ -47,12 +60,11 @@ pub(crate) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
         ("paused", workers.paused),
         ("retiring", workers.retiring),
     ];
-    let states = states.map(|(state, count)| (Some(("state", state)), count as f64));
     to.add(
         "gauge",
         "workers",
         "Number of workers known by scheduler",
-        &states,
+        states.map(|(state, count)| (Some(("state", state)), count as f64)),
     );
     to.counter(
         "workers_added_total",
@@ -64,22 +76,33 @@ pub(crate) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
         "Total number of workers removed",
         totals.workers_removed as f64,
     );
-    let states: Vec<_> = tasks
-        .iter()
-        .map(|(state, count)| (Some(("state", state)), count as f64))
-        .collect();
+    let states = tasks.iter();
     to.add(
         "gauge",
         "tasks",
         "Number of tasks known by scheduler",
-        &states,
+        states.map(|(state, count)| (Some(("state", state)), count as f64)),
     );
-    let groups = viewed.groups();
+    to.counter(
+        "tasks_forgotten_total",
+        "Total number of tasks removed from the scheduler",
+        forgotten as f64,
+    );
     to.gauge(
         "task_groups",
         "Number of task groups known by scheduler",
-        groups.len() as f64,
+        viewed.groups().len() as f64,
     );
+    add_sizes(&mut to, &viewed);
+    add_totals(&mut to, &by_prefix(&viewed));
+    let mut of_semaphores = Metrics::new(namespace, "semaphore");
+    add_semaphores(&mut of_semaphores, &semaphores);
+    to.into_text() + &of_semaphores.into_text()
+}
+
+/// The sizes of results in memory by prefix, those with the most bytes.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
+fn add_sizes(to: &mut Metrics, viewed: &Viewed<'_>) {
     let mut prefixes: Vec<_> = viewed
         .prefixes()
         .iter()
@@ -96,16 +119,126 @@ pub(crate) fn metrics(scheduler: &Scheduler, namespace: &str) -> String {
     let sizes = prefixes
         .iter()
         .map(|(nbytes, name)| (*name, *nbytes as f64));
-    let others = (others > 0.0).then_some(("Other", others));
-    let sizes: Vec<_> = sizes
-        .chain(others)
-        .map(|(name, nbytes)| (Some(("task_prefix_name", name)), nbytes))
-        .collect();
+    let others = (others > 0.0).then_some((OTHERS, others));
     to.add(
         "gauge",
         "tasks_output_bytes",
         "Current number of bytes in memory (without duplicates) for each prefix",
-        &sizes,
+        sizes
+            .chain(others)
+            .map(|(name, nbytes)| (Some((PREFIX, name)), nbytes)),
     );
-    to.into_text()
+}
+
+/// What has happened to tasks by prefix: the prefixes that came first, so that a counter does not become
+/// a part of another one later, and the sum of the others.
+fn by_prefix(viewed: &Viewed<'_>) -> Vec<(Arc<str>, PrefixTotals)> {
+    let mut first: Vec<(Arc<str>, PrefixTotals)> = Vec::new();
+    let mut others = PrefixTotals::default();
+    let mut parts = 0..;
+    while let Some(part) = parts
+        .next()
+        .filter(|part| *part < viewed.inspect(State::prefix_part_count))
+    {
+        for (name, totals) in viewed.inspect(|state| state.prefix_totals(part)) {
+            match &*name {
+                OTHERS => others.add(&totals),
+                _ if first.len() < MAX_PREFIXES => first.push((name, totals)),
+                _ => others.add(&totals),
+            }
+        }
+        viewed.scheduler.give_way();
+    }
+    if others != PrefixTotals::default() {
+        first.push((OTHERS.into(), others));
+    }
+    first
+}
+
+/// Adds what has happened to tasks.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
+fn add_totals(to: &mut Metrics, prefixes: &[(Arc<str>, PrefixTotals)]) {
+    let mut add = |name, help, value: fn(&PrefixTotals) -> f64| {
+        let values = prefixes.iter();
+        let values = values.map(|(name, totals)| (Some((PREFIX, &**name)), value(totals)));
+        to.add("counter", name, help, values);
+    };
+    add(
+        "tasks_suspicious_total",
+        "Total number of times a task has been marked suspicious",
+        |totals| totals.suspicious as f64,
+    );
+    add(
+        "tasks_compute_seconds_total",
+        "Total amount of compute time spent in each prefix",
+        |totals| totals.compute.as_secs_f64(),
+    );
+    add(
+        "tasks_transfer_seconds_total",
+        "Total amount of transfer time spent in each prefix",
+        |totals| totals.transfer.as_secs_f64(),
+    );
+    let entered = prefixes.iter().flat_map(|(name, totals)| {
+        let states = totals.entered.iter();
+        let states = states.chain([("forgotten", totals.forgotten)]);
+        let states = states.filter(|(_, count)| *count > 0);
+        states.map(|(state, count)| ([(PREFIX, &**name), ("state", state)], count as f64))
+    });
+    to.add(
+        "counter",
+        "prefix_state_totals_total",
+        "Accumulated count of task prefix in each state",
+        entered,
+    );
+}
+
+/// Adds semaphores, of which locks are some.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
+fn add_semaphores(to: &mut Metrics, semaphores: &[SemaphoreOverview]) {
+    let names: Vec<String> = semaphores
+        .iter()
+        .map(|semaphore| key_text(&semaphore.name))
+        .collect();
+    let mut add = |kind, name, help, value: fn(&SemaphoreOverview) -> f64| {
+        let values = names.iter().zip(semaphores);
+        let values =
+            values.map(|(name, semaphore)| (Some(("name", name.as_str())), value(semaphore)));
+        to.add(kind, name, help, values);
+    };
+    add(
+        "gauge",
+        "max_leases",
+        "Maximum leases allowed per semaphore",
+        |semaphore| semaphore.max_leases as f64,
+    );
+    add(
+        "gauge",
+        "active_leases",
+        "Amount of currently active leases per semaphore",
+        |semaphore| semaphore.lease_count as f64,
+    );
+    add(
+        "gauge",
+        "pending_leases",
+        "Amount of currently pending leases per semaphore",
+        |semaphore| semaphore.waiter_count as f64,
+    );
+    add(
+        "counter",
+        "acquire_total",
+        "Total number of leases acquired per semaphore",
+        |semaphore| semaphore.acquired as f64,
+    );
+    add(
+        "counter",
+        "release_total",
+        "Total number of leases released per semaphore",
+        |semaphore| semaphore.released as f64,
+    );
+    add(
+        "gauge",
+        "average_pending_lease_time_s",
+        "Exponential moving average of the time it took to acquire a lease per semaphore",
+        |semaphore| semaphore.mean_wait.as_secs_f64(),
+    );
 }

@@ -37,7 +37,8 @@ const MAX_TEXT: usize = 1_000;
 /// Maximum number of characters of a peer's text on a page of its own.
 const MAX_LONG_TEXT: usize = 100_000;
 
-pub(crate) use keys::parse as parse_key;
+pub(crate) use keys::find as find_keys;
+use keys::text as key_text;
 pub(crate) use stream::Streaming;
 pub(crate) use values::to_json;
 
@@ -316,9 +317,4 @@ fn cut_to(text: &str, count: usize) -> Cow<'_, str> {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned([&text[..end], "\u{2026}"].concat()),
     }
-}
-
-/// A key in a list, and in the parameters of requests.
-fn key_text(key: &Key) -> String {
-    cut(&keys::shown(key)).into_owned()
 }

@@ -19,12 +19,8 @@ const MAX_PEERS: usize = 500;
 /// The last events of a topic, and the topics.
 pub(super) fn events(viewed: &Viewed<'_>, topic: Option<&str>) -> Json {
     let topic = topic.unwrap_or("scheduler");
-    let (topics, events) = viewed.inspect(|state| {
-        let mut events = state.events(topic);
-        let excess = events.len().saturating_sub(MAX_EVENTS);
-        events.drain(..excess);
-        (state.topic_counts(), events)
-    });
+    let read = |state: &State| (state.topic_counts(), state.last_events(topic, MAX_EVENTS));
+    let (topics, events) = viewed.inspect(read);
     let topics = topics.iter();
     let topics: Vec<Json> = topics
         .map(|(name, count)| json!({"name": cut(name), "count": count}))

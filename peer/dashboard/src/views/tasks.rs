@@ -66,16 +66,13 @@ pub(super) fn search(
 
 /// The task whose key is displayed as a text.
 pub(super) fn find(viewed: &Viewed<'_>, text: &str) -> Result<TaskDetails, Failed> {
-    let keys = super::keys::parse(text);
+    let keys = super::find_keys(viewed.scheduler, &[text.to_owned()]);
     let found = viewed.inspect(|state| {
         let mut keys = keys.iter();
         keys.find_map(|key| state.task_details(key, MAX_LISTED))
     });
     found.ok_or_else(|| {
-        Failed::missing(
-            "the scheduler knows no task with this key. It may have been released, or its key is \
-             longer than what lists show of it",
-        )
+        Failed::missing("the scheduler knows no task with this key; it may have been released")
     })
 }
 
@@ -84,9 +81,11 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
     let task = find(viewed, text)?;
     let key = &task.overview.key;
     let wanted = Keys(vec![key.clone()]);
-    let mut story: Vec<TaskEvent> = viewed.inspect(|state| state.story(&wanted).cloned().collect());
-    let excess = story.len().saturating_sub(MAX_STEPS);
-    story.drain(..excess);
+    let story: Vec<TaskEvent> = viewed.inspect(|state| {
+        let steps: Vec<&TaskEvent> = state.story(&wanted).collect();
+        let excess = steps.len().saturating_sub(MAX_STEPS);
+        steps[excess..].iter().copied().cloned().collect()
+    });
     let story = story.iter().map(|step| {
         let (from, to) = match &step.change {
             TaskChange::State { from, to } => (*from, *to),
@@ -99,7 +98,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
             "from": from,
             "to": to,
             "stimulus": cut(&step.stimulus.to_string()),
-            "worker": Json::Null,
+            "worker": step.worker.as_deref().map(cut),
         })
     });
     let story: Vec<Json> = story.collect();
@@ -148,7 +147,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
         "suspicious": task.kill_count,
         "nbytes": task.overview.nbytes,
         "type": task.class.as_deref().and_then(class_name),
-        "code": Json::Null,
+        "code": task.code.as_deref().map(long),
         "exception": exception,
         "traceback": traceback.flatten(),
         "cause": cause.map(key_text),

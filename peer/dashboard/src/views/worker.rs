@@ -110,12 +110,12 @@ fn forwarded(worker: &str, request: Unknown) -> Request {
 }
 
 /// The request for the last lines of a worker's log.
-pub(super) fn logs_request(worker: &str) -> Request {
+pub(crate) fn logs_request(worker: &str) -> Request {
     forwarded(worker, Unknown::new("get_logs").field("n", MAX_LINES))
 }
 
 /// The lines of a log, of a worker or the scheduler, oldest first.
-pub(super) fn logs(reply: &Value) -> Json {
+pub(crate) fn logs(reply: &Value) -> Json {
     let (Value::List(lines) | Value::Tuple(lines)) = reply else {
         return json!({"lines": []});
     };

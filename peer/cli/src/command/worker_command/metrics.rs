@@ -20,11 +20,9 @@ pub(super) fn metrics(worker: &Worker, namespace: &str) -> String {
         .chain([("disk", holdings.disk_count as f64)])
         .filter(|(_, count)| *count > 0.0)
         .collect();
-    let tasks: Vec<_> = tasks
-        .iter()
-        .map(|(state, count)| (Some(("state", *state)), *count))
-        .collect();
-    to.add("gauge", "tasks", "Number of tasks at worker.", &tasks);
+    let tasks = tasks.iter();
+    let tasks = tasks.map(|(state, count)| (Some(("state", *state)), *count));
+    to.add("gauge", "tasks", "Number of tasks at worker.", tasks);
     let threads = worker.nthreads() as f64;
     to.gauge("threads", "Number of worker threads", threads);
     let latency = worker.latency().as_secs_f64();
@@ -35,7 +33,7 @@ pub(super) fn metrics(worker: &Worker, namespace: &str) -> String {
         "gauge",
         "memory_bytes",
         "Memory breakdown",
-        &[
+        [
             (Some(("type", "managed")), managed as f64),
             (Some(("type", "unmanaged")), (process - managed) as f64),
             (Some(("type", "spilled")), holdings.disk_len as f64),
@@ -84,7 +82,7 @@ pub(super) fn metrics(worker: &Worker, namespace: &str) -> String {
     ];
     let mut spill = |name, help, value: fn(Tally) -> f64| {
         let values = activities.map(|(activity, accesses)| (activity, value(accesses)));
-        to.add("counter", name, help, &values);
+        to.add("counter", name, help, values);
     };
     spill(
         "spill_bytes_total",
