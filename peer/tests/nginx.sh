@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs a cluster of Dask at ws:// behind nginx: `dask scheduler` and a worker of Dask, a worker of
-# this repository, and requests of the command through the proxy, also with a path and over
-# wss://, which nginx ends. Then the same with `daskwire scheduler`.
+# Runs a cluster of Dask at ws:// behind nginx: `dask scheduler`, a worker of Dask and a worker of
+# this repository, which compute for a client of Dask and for one of this repository, with data of
+# 20 MB in both directions. All are connected through the proxy, those of this repository also with
+# a path and over wss://, which nginx ends. Then the same with `daskwire scheduler`.
 #
 # Needs nginx (of Debian's package nginx-light), and an interpreter with distributed.
 #
@@ -87,6 +88,7 @@ CONF
 start nginx nginx -c "$folder/nginx.conf" -e stderr
 
 # A task and its result, and data that is larger than the buffers of nginx.
+head -c 20000000 /dev/urandom >"$folder/data"
 program='
 import sys
 from distributed import Client
@@ -99,8 +101,24 @@ with Client(sys.argv[1], timeout=30) as client:
 print("done")
 '
 
+# uses ADDRESS [OPTION...]: has a client of this repository submit tasks, and send and receive data.
+uses() {
+    local address=$1 worker key=data-$RANDOM
+    shift
+    "$daskwire" identity "$address" "$@" | grep -q rust || fail "$address: no worker"
+    [[ $("$daskwire" submit "$address" operator.add 1 2 --impure "$@") = 3 ]] ||
+        fail "$address: no sum"
+    "$daskwire" scatter "$address" "$folder/data" --key "$key" "$@" >/dev/null
+    for worker in python rust; do
+        [[ $("$daskwire" submit "$address" builtins.len "@$key" --workers "$worker" --impure "$@") = \
+            20000000 ]] || fail "$address: $worker has not got the data"
+    done
+    "$daskwire" gather "$address" "$key" --raw "$@" | cmp - "$folder/data" ||
+        fail "$address: other data"
+    "$daskwire" release "$address" "$key" "$@" >/dev/null
+}
+
 check() {
-    local address
     start python "$python" -m distributed.cli.dask_worker ws://127.0.0.1:18786 --protocol ws \
         --host 127.0.0.1 --nthreads 1 --no-nanny --no-dashboard --name python
     start rust "$daskwire" worker ws://127.0.0.1:18786/user/me/ --name rust --nthreads 1 \
@@ -109,11 +127,9 @@ check() {
     wait_for "$folder/rust.log" "worker rust at"
     timeout 120 "$python" -c "$program" ws://127.0.0.1:18786 | grep -q done ||
         fail "the client of Dask has failed"
-    for address in ws://127.0.0.1:18786 ws://127.0.0.1:18786/user/me/; do
-        "$daskwire" identity "$address" | grep -q rust || fail "$address: no worker"
-    done
-    "$daskwire" identity wss://127.0.0.1:18787 --tls-ca-file "$pem" --tls-cert "$pem" |
-        grep -q rust || fail "wss://: no worker"
+    uses ws://127.0.0.1:18786
+    uses ws://127.0.0.1:18786/user/me/
+    uses wss://127.0.0.1:18787 --tls-ca-file "$pem" --tls-cert "$pem"
     if "$daskwire" identity ws://127.0.0.1:18786/elsewhere 2>"$folder/error"; then
         fail "a path that does not exist was accepted"
     fi
