@@ -1,6 +1,8 @@
 // Colours of prefixes. Each has a colour that its name alone chooses, so that it is the same for all
 // who look; if another prefix has that one, it takes a free one, which this browser remembers.
 
+import { store } from './store.js';
+
 /** What the kinds of rectangles in the task stream are called. */
 export const KINDS = ['compute', 'transfer', 'disk write', 'disk read', 'deserialize', 'failed', 'other'];
 
@@ -47,13 +49,14 @@ const COLOURS = [
 );
 
 const STORED = 'daskwire-colours';
+const stored = store('localStorage');
 
 const chosen = new Map();
 const remembered = readRemembered();
 
 function readRemembered() {
   try {
-    return new Map(Object.entries(JSON.parse(localStorage.getItem(STORED)) ?? {}));
+    return new Map(Object.entries(JSON.parse(stored.get(STORED)) ?? {}));
   } catch {
     return new Map();
   }
@@ -68,7 +71,7 @@ function choose(prefix) {
   // With more prefixes than colours, there is no use in remembering.
   if (taken.size < COLOURS.length) {
     chosen.set(prefix, place);
-    localStorage.setItem(STORED, JSON.stringify(Object.fromEntries(chosen)));
+    stored.set(STORED, JSON.stringify(Object.fromEntries(chosen)));
   }
   return place;
 }

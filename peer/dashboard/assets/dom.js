@@ -104,10 +104,10 @@ export function link(href, text, attributes = {}) {
 }
 
 /**
- * Tabs: `items` are `{ title, open(panel) }`, and `open` fills the panel when its tab is chosen.
- * Arrow keys move between tabs.
+ * Tabs: `items` are `{ title, open(panel) }`, and `open` fills the panel when its tab is chosen; the one
+ * with the title `first`, or else the first, is chosen. Arrow keys move between tabs.
  */
-export function tabs(label, items) {
+export function tabs(label, items, first = '') {
   const content = make('div', { role: 'tabpanel', id: newId(), tabindex: '0' });
   const buttons = items.map((item, index) =>
     make(
@@ -139,7 +139,12 @@ export function tabs(label, items) {
     items[chosen].open(content);
     return buttons[chosen];
   }
-  choose(0);
+  choose(
+    Math.max(
+      0,
+      items.findIndex((item) => item.title === first),
+    ),
+  );
   return make(
     'div',
     { class: 'tabs' },

@@ -2,7 +2,7 @@
 
 import { keyed, make, panel, setAttribute, setText } from './dom.js';
 import { count, dateTime, name } from './format.js';
-import { get, poll } from './stream.js';
+import { follow, get } from './stream.js';
 
 export function open({ fail, remember }, parameters) {
   let topic = parameters.get('topic') ?? 'all';
@@ -12,9 +12,7 @@ export function open({ fail, remember }, parameters) {
   const noTopics = make('p', { class: 'quiet' }, 'No events were logged.');
 
   // The server sends the newest first.
-  async function load(signal) {
-    const answer = await get('events', { topic }, signal);
-    fail(null);
+  function show(answer) {
     noTopics.hidden = answer.topics.length > 0;
     keyed(
       topics,
@@ -31,7 +29,7 @@ export function open({ fail, remember }, parameters) {
               onclick: () => {
                 topic = each.name;
                 remember('events', { topic });
-                load().catch(fail);
+                get('events', { topic }).then(show, fail);
               },
             },
             make('bdi', {}, name(each.name, 80)),
@@ -78,6 +76,6 @@ export function open({ fail, remember }, parameters) {
       panel('Events', {}, title, list),
     ),
     update: {},
-    stop: poll(2, load, fail),
+    stop: follow('events', () => ({ topic }), show, fail),
   };
 }

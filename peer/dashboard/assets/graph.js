@@ -4,7 +4,7 @@ import { keyed, link, make, panel, scrolled, setAttribute, setText, svg } from '
 import { STATES, bytes, count, name, plural, total } from './format.js';
 import { bar, legend, stateBar } from './charts.js';
 import { curve, layers } from './layout.js';
-import { get, poll } from './stream.js';
+import { follow } from './stream.js';
 
 const NODE = { width: 190, height: 44, across: 70, down: 14, most: 40 };
 // Text must stay legible; what does not fit is scrolled.
@@ -285,14 +285,7 @@ export function open({ fail, taskHref, taskSearchHref }, parameters) {
   }
 
   const stop = isTasks
-    ? poll(
-        2,
-        async (signal) => {
-          showTasks(await get('graph/tasks', { group }, signal));
-          fail(null);
-        },
-        fail,
-      )
+    ? follow('graph/tasks', { group }, showTasks, fail)
     : () => {};
   const columns = isTasks ? ['State', 'Tasks'] : ['Group', 'States', 'Tasks', 'Bytes', 'Depends on'];
   return {

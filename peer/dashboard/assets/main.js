@@ -2,6 +2,7 @@
 
 import { ask, keyed, make, setText } from './dom.js';
 import { Records } from './records.js';
+import { store } from './store.js';
 import { Live, Refused, post, setToken, token } from './stream.js';
 import * as events from './events.js';
 import * as graph from './graph.js';
@@ -28,6 +29,8 @@ const VIEWS = {
 
 const HISTORY = 240;
 const THEMES = { '': 'system', light: 'light', dark: 'dark' };
+const THEME = 'daskwire-theme';
+const settings = store('localStorage');
 
 const main = document.querySelector('#main');
 const connection = document.querySelector('#connection');
@@ -47,7 +50,7 @@ const context = {
     return records;
   },
   history,
-  workerHref: (address) => href('worker', { address }),
+  workerHref: (address, part) => href('worker', { address, ...(part ? { part } : {}) }),
   taskHref: (key) => href('task', { key }),
   taskSearchHref: (query) => href('tasks', { query }),
   /** Shows an error, or hides the last one. */
@@ -55,7 +58,7 @@ const context = {
     setText(notice, error ? error.message : '');
     notice.hidden = !error;
     if (error instanceof Refused && error.status === 401) {
-      askToken();
+      needToken();
     }
   },
   /** Asks whether to do something that changes the cluster, and does it. */
@@ -92,7 +95,7 @@ const live = new Live(
     connection.dataset.state = state;
     setText(connection, text);
     if (state === 'refused') {
-      askToken();
+      needToken();
     }
   },
 );
@@ -163,6 +166,14 @@ addEventListener('popstate', show);
 // --- The tools in the header ---
 
 let isAsking = false;
+// Whether the user has closed the dialog. It then opens by the button only, not by each refusal.
+let isDismissed = false;
+
+function needToken() {
+  if (!isDismissed) {
+    askToken();
+  }
+}
 
 async function askToken() {
   if (isAsking) {
@@ -183,6 +194,7 @@ async function askToken() {
     accept: 'Use token',
   });
   isAsking = false;
+  isDismissed = !form;
   if (form) {
     setToken(form.get('token').trim());
     showToken();
@@ -207,13 +219,13 @@ document.querySelector('#token').addEventListener('click', askToken);
 document.querySelector('#theme').addEventListener('click', () => {
   const themes = Object.keys(THEMES);
   const next = themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % themes.length];
-  localStorage.setItem('daskwire-theme', next);
+  settings.set(THEME, next);
   showTheme(next);
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => shown?.redraw?.());
 
-const stored = localStorage.getItem('daskwire-theme');
-showTheme(stored in THEMES ? stored : '');
+const theme = settings.get(THEME);
+showTheme(theme in THEMES ? theme : '');
 showToken();
 keyed(
   document.querySelector('#views'),

@@ -2,7 +2,7 @@
 
 import { make } from './dom.js';
 import { flame } from './flame.js';
-import { dateTime, lines, name } from './format.js';
+import { dateTime, lines, name, plural, workerName } from './format.js';
 import { get } from './stream.js';
 
 /** A list of names and values, such as of a worker's numbers. */
@@ -68,13 +68,34 @@ export function loaded(content, load, fail) {
   refresh();
 }
 
+const MOST_NAMED = 5;
+
+// The names of some workers.
+function named(workers) {
+  const names = workers.slice(0, MOST_NAMED).map(workerName);
+  const left = workers.length - names.length;
+  return names.join(', ') + (left > 0 ? ` and ${plural(left, 'other')}` : '');
+}
+
 /** A flame graph of the samples of a worker, or of all of them, and a button that takes it again. */
 export function profile(content, address, fail) {
   loaded(
     content,
     async () => {
-      const tree = await get('worker/profile', { address });
-      return tree.value > 0 ? flame(tree) : make('p', { class: 'quiet' }, 'No samples were taken.');
+      const [tree, { workers }] = await Promise.all([get('worker/profile', { address }), get('workers')]);
+      const asked = workers.filter((worker) => !address || worker.address === address);
+      const [sampled, others] = ['python', 'rust'].map((kind) => asked.filter((worker) => worker.kind === kind));
+      const sentences = [
+        sampled.length === 0 ? 'There is nothing to show.' : `This shows ${named(sampled)}.`,
+        others.length === 0 ? '' : `Workers in Rust take no samples of what they run: ${named(others)}.`,
+        sampled.length > 0 && tree.value === 0 ? 'No samples were taken.' : '',
+      ];
+      return make(
+        'div',
+        {},
+        make('p', { class: 'quiet' }, make('bdi', {}, sentences.filter(Boolean).join(' '))),
+        tree.value > 0 ? flame(tree) : null,
+      );
     },
     fail,
   );

@@ -1,18 +1,17 @@
 // Requests to the scheduler: data, the live stream, and actions.
 
+import { store } from './store.js';
+
 const TOKEN = 'daskwire-token';
+const tokens = store('sessionStorage');
 
 /** The token that the user has entered, kept until the tab is closed. */
 export function token() {
-  return sessionStorage.getItem(TOKEN) ?? '';
+  return tokens.get(TOKEN) ?? '';
 }
 
 export function setToken(value) {
-  if (value) {
-    sessionStorage.setItem(TOKEN, value);
-  } else {
-    sessionStorage.removeItem(TOKEN);
-  }
+  tokens.set(TOKEN, value);
 }
 
 function headers() {
@@ -208,14 +207,21 @@ export class Live {
   }
 }
 
-/** Calls `task(signal)` now and every `seconds` while the page is visible; returns what stops it. */
-export function poll(seconds, task, onError) {
+const INTERVAL = 2000;
+
+/**
+ * Shows a document below data/ now and every two seconds while the page is visible, and hides the last error;
+ * returns what stops it. `parameters` may be a function.
+ */
+export function follow(path, parameters, show, fail, onError = fail) {
   const abort = new AbortController();
   let timer = 0;
   async function turn() {
     if (!document.hidden) {
       try {
-        await task(abort.signal);
+        const query = typeof parameters === 'function' ? parameters() : parameters;
+        show(await get(path, query, abort.signal));
+        fail(null);
       } catch (error) {
         if (!abort.signal.aborted) {
           onError(error);
@@ -223,7 +229,7 @@ export function poll(seconds, task, onError) {
       }
     }
     if (!abort.signal.aborted) {
-      timer = setTimeout(turn, seconds * 1000);
+      timer = setTimeout(turn, INTERVAL);
     }
   }
   turn();

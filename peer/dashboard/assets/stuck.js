@@ -2,7 +2,7 @@
 
 import { link, make, panel, setText } from './dom.js';
 import { clock, count, name } from './format.js';
-import { get, poll } from './stream.js';
+import { follow } from './stream.js';
 
 export function open({ fail, taskHref, workerHref }) {
   const list = make('div', { class: 'page' });
@@ -23,34 +23,30 @@ export function open({ fail, taskHref, workerHref }) {
     );
   }
 
-  const stop = poll(
-    2,
-    async (signal) => {
-      const { sentences } = await get('stuck', {}, signal);
-      fail(null);
-      setText(said, `Looked at ${clock(Date.now() / 1000)}`);
-      const text = JSON.stringify(sentences);
-      if (text !== newest) {
-        newest = text;
-        list.replaceChildren(
-          ...(sentences.length === 0
-            ? [
-                panel(
-                  'Nothing is stuck',
-                  {},
-                  make(
-                    'p',
-                    {},
-                    'No task waits for something that the cluster does not have, and all workers answer.',
-                  ),
-                ),
-              ]
-            : sentences.map(sentence)),
-        );
-      }
-    },
-    fail,
-  );
+  function show({ sentences }) {
+    setText(said, `Looked at ${clock(Date.now() / 1000)}`);
+    const text = JSON.stringify(sentences);
+    if (text === newest) {
+      return;
+    }
+    newest = text;
+    list.replaceChildren(
+      ...(sentences.length === 0
+        ? [
+            panel(
+              'Nothing is stuck',
+              {},
+              make(
+                'p',
+                {},
+                'No task waits for something that the cluster does not have, and all workers answer.',
+              ),
+            ),
+          ]
+        : sentences.map(sentence)),
+    );
+  }
+
   return {
     title: 'Why is it stuck',
     live: [],
@@ -61,6 +57,6 @@ export function open({ fail, taskHref, workerHref }) {
       list,
     ),
     update: {},
-    stop,
+    stop: follow('stuck', {}, show, fail),
   };
 }

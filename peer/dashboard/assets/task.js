@@ -4,7 +4,7 @@ import { link, make, panel, scrolled, setText, svg, tabs } from './dom.js';
 import { bytes, clock, count, dateTime, lines, name } from './format.js';
 import { curve } from './layout.js';
 import { facts, loaded, short } from './parts.js';
-import { get, poll } from './stream.js';
+import { follow, get } from './stream.js';
 
 const BOX = { width: 200, height: 26, across: 60, down: 6 };
 const MAX_SHOWN = 8;
@@ -174,11 +174,13 @@ function workerStories(stories, workerHref) {
 
 export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parameters) {
   const key = parameters.get('key') ?? '';
+  const title = make('bdi', {}, name(key, 1000));
   const state = make('span', { class: 'state' });
   const content = make('div', { class: 'page' });
   let newest = '';
 
   function show(task) {
+    setText(title, name(task.name, 1000));
     setText(state, task.state);
     state.className = `state ${task.state}`;
     // The page is made anew only if something has changed, so that text can be selected.
@@ -193,6 +195,8 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
         {},
         ...list.flatMap((each, index) => [index ? ', ' : '', link(workerHref(each), name(each, 60))]),
       );
+    const runsOn = (worker) =>
+      make('span', {}, workers([worker]), ' (', link(workerHref(worker, 'Call stacks'), 'call stacks'), ')');
     const isSet = (value) => Object.values(value ?? {}).some((each) => each && each.length !== 0);
     content.replaceChildren(
       panel(
@@ -201,7 +205,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
         facts([
           ['Prefix', link(taskSearchHref(task.prefix), name(task.prefix))],
           ['Group', link(`graph?${new URLSearchParams({ group: task.group })}`, name(task.group))],
-          ['Runs on', task.processing_on ? workers([task.processing_on]) : null],
+          ['Runs on', task.processing_on ? runsOn(task.processing_on) : null],
           ['Result on', task.workers.length ? workers(task.workers) : null],
           ['Type', task.type && name(task.type)],
           ['Bytes', task.nbytes > 0 ? bytes(task.nbytes) : null],
@@ -223,7 +227,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
             panel(
               'Error',
               { className: 'error' },
-              task.cause && task.cause !== key
+              task.cause && task.cause !== task.key
                 ? make('p', {}, 'It failed because of ', link(taskHref(task.cause), name(task.cause)), '.')
                 : null,
               task.exception
@@ -264,17 +268,10 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
     );
   }
 
-  const stop = poll(
-    2,
-    async (signal) => {
-      show(await get('task', { key }, signal));
-      fail(null);
-    },
-    (error) => {
-      setText(state, error.status === 404 ? 'forgotten' : state.textContent);
-      fail(error);
-    },
-  );
+  const stop = follow('task', { key }, show, fail, (error) => {
+    setText(state, error.status === 404 ? 'forgotten' : state.textContent);
+    fail(error);
+  });
   return {
     title: 'Task',
     live: [],
@@ -284,7 +281,7 @@ export function open({ act, fail, taskHref, taskSearchHref, workerHref }, parame
       make(
         'div',
         { class: 'page-head' },
-        make('h1', {}, make('bdi', {}, name(key, 1000))),
+        make('h1', {}, title),
         state,
         make('a', { href: 'tasks' }, 'All tasks'),
         make(

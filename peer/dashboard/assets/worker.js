@@ -4,7 +4,7 @@ import { bar, legend, stack } from './charts.js';
 import { keyed, link, make, panel, scrolled, setText, tabs } from './dom.js';
 import { bytes, count, duration, lines, name, percent, rate, workerName } from './format.js';
 import { facts, loaded, logLines, profile, short } from './parts.js';
-import { get, poll } from './stream.js';
+import { follow, get } from './stream.js';
 
 const MEMORY = [
   ['managed', 'results'],
@@ -123,7 +123,7 @@ export function open({ act, fail, taskHref }, parameters) {
     details?.();
   }
 
-  const views = tabs('Parts of the worker', [
+  const parts = [
     { title: 'Tasks', open: tasks },
     {
       title: 'Logs',
@@ -186,24 +186,18 @@ export function open({ act, fail, taskHref }, parameters) {
         }
       },
     },
-  ]);
+  ];
+  const views = tabs('Parts of the worker', parts, parameters.get('part') ?? '');
 
-  const stop = poll(
-    2,
-    async (signal) => {
-      show(await get('worker', { address }, signal));
-      fail(null);
-    },
-    (error) => {
-      if (error.status === 404) {
-        setText(status, 'gone');
-        status.className = 'mark warn';
-        fail(new Error('This worker is not in the cluster any more.'));
-      } else {
-        fail(error);
-      }
-    },
-  );
+  const stop = follow('worker', { address }, show, fail, (error) => {
+    if (error.status === 404) {
+      setText(status, 'gone');
+      status.className = 'mark warn';
+      fail(new Error('This worker is not in the cluster any more.'));
+    } else {
+      fail(error);
+    }
+  });
   return {
     title: 'Worker',
     live: [],

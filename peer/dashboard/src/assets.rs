@@ -47,6 +47,7 @@ pub(crate) const ASSETS: &[Asset] = assets! {
     "parts.js": JS,
     "records.js": JS,
     "status.js": JS,
+    "store.js": JS,
     "stream.js": JS,
     "strip.js": JS,
     "stuck.js": JS,

@@ -1,5 +1,9 @@
 //! What happens in the cluster appears without loading the page again.
 
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
 use crate::{browser, cluster, dashboard_port, rust_worker, scheduler, with_client};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,6 +84,17 @@ async fn who_has_the_token_can_look_and_change_the_cluster() {
     let mut alice = rust_worker(&cluster.scheduler, "alice", &[]);
     cluster.python("kept = client.submit(sum, [1], key='wait-1', resources={'GPU': 1})");
     let browser = browser(&cluster.scheduler, 1100);
+    // A dialog that is dismissed stays closed, although each request is refused.
+    browser.open("/stuck");
+    browser.wait_for_text("dialog", "Token");
+    browser.click("dialog button[value=cancel]");
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(
+        browser.run("return document.querySelector('dialog')"),
+        Json::Null
+    );
+    browser.click("#token");
+    browser.wait_for_text("dialog", "Token");
     browser.open("/workers");
     for wrong in ["wrong", &token] {
         browser.wait_for_text("dialog", "Token");
@@ -113,19 +128,69 @@ async fn who_has_the_token_can_look_and_change_the_cluster() {
 fn a_page_that_is_hidden_does_not_look() {
     let scheduler = scheduler("0", "0", &[]);
     let browser = browser(&scheduler, 1100);
-    browser.open("/workers");
+    // This view has both kinds of requests: for the live stream, and again and again.
+    browser.open("/stuck");
     browser.wait_for_text("#connection", "Live");
+    browser.run(
+        "window.sent = [];
+         const { fetch } = window;
+         window.fetch = (path, options) => {
+             window.sent.push({ path, signal: options.signal });
+             return fetch(path, options);
+         };",
+    );
     let hide = |is_hidden: bool| {
         browser.run(&format!(
             "Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {is_hidden}}});
              document.dispatchEvent(new Event('visibilitychange'))"
         ));
     };
+    let sent = || {
+        let sent = browser.run("return window.sent.map((each) => each.path.split('?')[0])");
+        sent.as_array().expect("a list").clone()
+    };
     hide(true);
     browser.wait_for_text("#connection", "Paused");
     hide(false);
     browser.wait_for_text("#connection", "Live");
+    browser.wait("return window.sent.some((each) => each.path === 'data/stuck')");
+    hide(true);
+    browser.wait_for_text("#connection", "Paused");
+    // One that was under way may have ended.
+    let before = sent();
+    assert!(before.contains(&Json::from("data/live")), "{before:?}");
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(sent(), before);
+    let open = "return window.sent.filter((each) => each.path.startsWith('data/live') && !each.signal.aborted).length";
+    assert_eq!(browser.run(open), 0);
+    hide(false);
+    browser.wait_for_text("#connection", "Live");
+    browser.wait(&format!("return window.sent.length > {}", before.len() + 1));
     browser.check_log_except(&[]);
+}
+
+/// As in private windows of some browsers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_that_stores_nothing_shows_all() {
+    let mut cluster = cluster();
+    let worker = rust_worker(&cluster.scheduler, "alice", &[]);
+    let browser = browser(&cluster.scheduler, 1100);
+    let source = "for (const name of ['getItem', 'setItem', 'removeItem']) {
+            Storage.prototype[name] = () => { throw new DOMException('denied', 'SecurityError'); };
+        }";
+    browser.devtools(
+        "Page.addScriptToEvaluateOnNewDocument",
+        serde_json::json!({"source": source}),
+    );
+    browser.open("/status");
+    browser.wait_for_text("#connection", "Live");
+    cluster.python("kept = client.submit(operator.neg, 1, key='step-1')\nwait(kept) and None");
+    browser.wait_for_text(".progress", "1 / 1");
+    browser.wait_for_text(".chips", "step");
+    browser.click("#theme");
+    browser.wait_for_text("#theme", "light");
+    browser.check_log_except(&[]);
+    drop(worker);
 }
 
 #[test]

@@ -23,8 +23,8 @@ async fn hostile_names_are_text() {
         "import json\nkeys = json.loads({keys})\n\
          def fail(name):\n    raise ValueError(name)\n\
          kept = [client.submit(fail, name, key=f'{{name}}-1') for name in keys]\n\
-         long = client.submit(operator.neg, 1, key='x' * 1_000_000)\n\
-         client.log_event(keys[0], keys[1])\nwait(kept + [long]) and None"
+         others = [client.submit(operator.neg, 1, key=key) for key in ('x' * 1_000_000, 1.5, b'raw')]\n\
+         client.log_event(keys[0], keys[1])\nwait(kept + others) and None"
     ));
     let check = |shown: &str| {
         browser.wait_for_text("main", shown);
@@ -48,6 +48,14 @@ async fn hostile_names_are_text() {
     }
     browser.open("/tasks?query=xxxxxxxxxx");
     check("xxxxxxxxxxxxxxxx");
+    // Each key has a page, also one that does not fit into an address, or is no text.
+    for query in ["xxxxxxxxxx", "1.5", "b'raw'"] {
+        browser.open(&format!("/tasks?query={}", encoded(query)));
+        browser.click("table.rows tbody a");
+        browser.wait_for_text(".page-head .state", "memory");
+        browser.wait_for_text("h1", query);
+        browser.check_log_except(&[]);
+    }
     for name in HOSTILE {
         let key = format!("{name}-1");
         browser.open(&format!("/task?key={}", encoded(&key)));

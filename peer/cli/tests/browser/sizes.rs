@@ -1,10 +1,14 @@
 //! The page still answers with many workers and tasks.
 
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use daskwire_testing::{Environment, Peer, python};
 
-use crate::{browser, scheduler};
+use crate::{browser, dashboard_port, scheduler};
 
 /// The longest time to draw the task stream, in milliseconds, without acceleration and on a busy
 /// machine.
@@ -57,7 +61,7 @@ fn clicks_are_answered(workers: usize, tasks: usize, max_delay: Duration) {
         }
     }
     browser.run("[...document.querySelectorAll('.stream-panel button')].find((each) => each.textContent === 'All').click()");
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     let drawing = browser.run("return document.querySelector('canvas').dataset.milliseconds");
     let drawing: f64 = drawing
         .as_str()
@@ -80,4 +84,91 @@ fn a_thousand_workers_can_be_clicked() {
 #[ignore = "a million tasks take minutes"]
 fn a_million_tasks_can_be_looked_at() {
     clicks_are_answered(1_000, 1_000_000, Duration::from_secs(5));
+}
+
+/// The longest share of the processor time of the dashboard in that of the rest of the scheduler.
+const MAX_SHARE: f64 = 0.05;
+
+/// The processor time of the threads of a process by their numbers, in seconds, and whether each is of
+/// the dashboard.
+fn thread_times(process: u32) -> BTreeMap<u32, (bool, f64)> {
+    /// Units of time in `/proc`, per second.
+    const TICKS: f64 = 100.0;
+    let mut times = BTreeMap::new();
+    let folder = format!("/proc/{process}/task");
+    for thread in fs::read_dir(folder).expect("it runs").flatten() {
+        let id = thread.file_name().to_string_lossy().parse();
+        // It may have ended.
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else {
+            continue;
+        };
+        let (name, fields) = stat.rsplit_once(')').expect("a name");
+        let is_dashboard = name.ends_with("(http");
+        let mut fields = fields.split_whitespace().skip(11);
+        let mut time = || -> f64 { fields.next().expect("a time").parse().expect("a number") };
+        times.insert(
+            id.expect("a number"),
+            (is_dashboard, (time() + time()) / TICKS),
+        );
+    }
+    times
+}
+
+/// The body of the response to a request.
+fn get(port: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("UTF-8");
+    let (_, body) = response.split_once("\r\n\r\n").expect("a head");
+    body.to_owned()
+}
+
+/// Reads what the page Status shows, as often as a browser does, until the scheduler ends.
+fn view(port: &str) {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    let request = "GET /data/live?views=cluster,prefixes,workers,stream,bandwidth HTTP/1.1\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("it reads");
+    thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+}
+
+/// What ten people who look cost the scheduler, in processor time, while tasks run. Needs a release
+/// build: `cargo test -p daskwire-cli --release --test browser -- --ignored --nocapture ten_viewers`.
+#[test]
+#[ignore = "times of a build without optimisation say little"]
+fn ten_viewers_cost_little_of_what_tasks_cost() {
+    const WORKERS: usize = 20;
+    const TASKS: u64 = 200_000;
+    let scheduler = scheduler("0", "0", &[]);
+    let port = dashboard_port(&scheduler);
+    let running = load(&scheduler, WORKERS, TASKS as usize);
+    (0..10).for_each(|_| view(&port));
+    let finished = || -> u64 {
+        let cluster = get(&port, "/data/cluster");
+        let cluster: serde_json::Value = serde_json::from_str(&cluster).expect("JSON");
+        cluster["finished"].as_u64().expect("a number")
+    };
+    let started = Instant::now();
+    let mut times = BTreeMap::new();
+    while finished() < TASKS {
+        assert!(started.elapsed() < MAX_TIME);
+        // Threads end when they have nothing to do.
+        times.extend(thread_times(scheduler.id()));
+        thread::sleep(Duration::from_millis(500));
+    }
+    times.extend(thread_times(scheduler.id()));
+    let sum = |of_dashboard: bool| -> f64 {
+        let times = times.values();
+        let times = times.filter(|(is_dashboard, _)| *is_dashboard == of_dashboard);
+        times.map(|(_, time)| time).sum()
+    };
+    let (viewed, worked) = (sum(true), sum(false));
+    let share = viewed / worked;
+    eprintln!(
+        "ten viewers: {viewed:.2} s of processor time, beside {worked:.2} s for {TASKS} tasks in {:.1} s: {share:.3}",
+        started.elapsed().as_secs_f64()
+    );
+    assert!(share < MAX_SHARE, "{share}");
+    drop(running);
 }

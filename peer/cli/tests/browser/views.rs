@@ -128,7 +128,14 @@ async fn every_view_shows_a_cluster_at_work() {
     browser.wait_for_text("h1", "bob");
     browser.wait_for_text("[role=tabpanel]", "load-");
     check(&browser, &axe, "worker");
-    for (tab, text) in [("Logs", "registered"), ("Details", "Metrics")] {
+    for (tab, text) in [
+        ("Logs", "registered"),
+        (
+            "Profile",
+            "Workers in Rust take no samples of what they run: bob.",
+        ),
+        ("Details", "Metrics"),
+    ] {
         browser.run(&format!(
             "[...document.querySelectorAll('[role=tab]')].find((each) => each.textContent === '{tab}').click()"
         ));
@@ -167,6 +174,11 @@ async fn every_view_shows_a_cluster_at_work() {
 
     browser.open("/system");
     browser.wait_for_text(".facts", cluster.scheduler.address());
+    browser.run("[...document.querySelectorAll('[role=tab]')].find((each) => each.textContent === 'Profile').click()");
+    browser.wait_for_text(
+        "[role=tabpanel]",
+        "This shows carol. Workers in Rust take no samples",
+    );
     browser.run("[...document.querySelectorAll('[role=tab]')].find((each) => each.textContent === 'Versions').click()");
     browser.wait_for_text("[role=tabpanel] table", "distributed");
     check(&browser, &axe, "system");

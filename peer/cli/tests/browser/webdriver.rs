@@ -199,7 +199,7 @@ impl Browser {
         assert_eq!(found, json!([]), "{what}: {found:#}");
     }
 
-    fn devtools(&self, method: &str, parameters: Json) {
+    pub(crate) fn devtools(&self, method: &str, parameters: Json) {
         let command = json!({"cmd": method, "params": parameters});
         self.command("POST", "/goog/cdp/execute", &command);
     }
