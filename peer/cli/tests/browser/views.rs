@@ -174,7 +174,7 @@ async fn every_view_shows_a_cluster_at_work() {
 
     browser.open("/system");
     browser.wait_for_text(".facts", cluster.scheduler.address());
-    browser.run("[...document.querySelectorAll('[role=tab]')].find((each) => each.textContent === 'Profile').click()");
+    browser.run("[...document.querySelectorAll('[role=tab]')].find((each) => each.textContent === 'Profile of all workers').click()");
     browser.wait_for_text(
         "[role=tabpanel]",
         "This shows carol. Workers in Rust take no samples",
