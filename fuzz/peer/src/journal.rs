@@ -51,21 +51,26 @@ pub(crate) fn journal(input: &[u8]) {
     });
 }
 
-/// Checks that any file is read or refused, and that of a journal with damage all is read but what follows
-/// the last whole batch, or nothing: never something else, and never with a gap.
+/// The most changes to the files of a journal.
+const MAX_CHANGES: usize = 8;
+
+/// Checks that any file is read or refused, and that what is read of a journal with damage is all that
+/// precedes the damage, which is noticed unless only the end is missing.
 ///
 /// The input: 0 and a file without its beginning, or choices for batches in segments, and for the damage.
 pub(crate) fn journal_files(input: &[u8]) {
     let mut choices = Choices(input);
     let directory = scratch::directory().join("journal");
     let _ = fs::remove_dir_all(&directory);
-    let kind = choices.byte();
-    let segment_count = usize::from(kind % 4);
+    let segment_count = usize::from(choices.byte() % 4);
     let mut segments = vec![Vec::new(); segment_count.max(1)];
     for batches in segments.iter_mut().take(segment_count) {
         for _ in 0..choices.below(4) {
-            let len = choices.below(40);
-            batches.push(choices.bytes(len));
+            let len = choices.below(40) + 1;
+            let batch = choices.bytes(len);
+            if !batch.is_empty() {
+                batches.push(batch);
+            }
         }
     }
     write(&directory, &segments).expect("a writable directory");
@@ -79,43 +84,87 @@ pub(crate) fn journal_files(input: &[u8]) {
         });
         return;
     }
-    let mut is_damaged = false;
-    while !choices.is_empty() {
-        let path = path(choices.below(segment_count) + 1);
-        let Ok(mut file) = fs::read(&path) else {
-            continue;
-        };
-        let was = file.clone();
-        let at = usize::from(choices.u16()) % file.len().max(1);
-        match choices.below(4) {
-            0 => file.truncate(at),
-            1 => file.resize(file.len() + at, 0),
-            2 => drop(file.splice(at.., was[..at].iter().copied())),
-            _ => {
-                let bits = choices.byte();
-                if let Some(byte) = file.get_mut(at) {
-                    *byte ^= bits;
-                }
-            }
+    let written: Vec<Vec<u8>> = (1..=segment_count)
+        .map(|number| fs::read(path(number)).expect("it was written"))
+        .collect();
+    let mut files: Vec<Option<Vec<u8>>> = written.iter().cloned().map(Some).collect();
+    for _ in 0..MAX_CHANGES {
+        let index = choices.below(segment_count);
+        if choices.is_empty() {
+            break;
         }
-        let is_removed = choices.below(16) == 0;
-        is_damaged |= is_removed || file != was;
-        match is_removed {
-            true => fs::remove_file(&path).expect("it is there"),
-            false => fs::write(&path, &file).expect("a writable file"),
+        if let Some(file) = &mut files[index] {
+            change(file, &mut choices);
+        }
+        if choices.below(16) == 1 {
+            files[index] = None;
         }
     }
-    let written: Vec<&[u8]> = segments
-        .concat()
-        .into_iter()
-        .filter(|batch| !batch.is_empty())
-        .collect();
+    for (number, file) in (1..).zip(&files) {
+        match file {
+            Some(file) => fs::write(path(number), file).expect("a writable file"),
+            None => fs::remove_file(path(number)).expect("it was written"),
+        }
+    }
+    let last = files.iter().rposition(Option::is_some);
+    let mut expected: Vec<&[u8]> = Vec::new();
+    // Whether something is missing or damaged before the last file, or of it.
+    let mut is_damaged = last.is_none_or(|last| last > 0 && files[0].is_none());
+    let mut is_cut = false;
+    for index in 0..=last.unwrap_or(0) {
+        let (was, file) = (&written[index], files[index].as_deref().unwrap_or_default());
+        let same = was
+            .iter()
+            .zip(file)
+            .take_while(|(was, is)| was == is)
+            .count();
+        let is_last = Some(index) == last;
+        is_damaged |= !is_last && file != was;
+        let is_unbegun = file.len() < HEAD_LEN || file == [0; HEAD_LEN];
+        is_cut |= is_last && (same == file.len() || is_unbegun);
+        let mut end = HEAD_LEN;
+        for batch in &segments[index] {
+            end += BATCH_HEAD_LEN + batch.len();
+            if end <= same {
+                expected.push(batch);
+            }
+        }
+    }
     match read(&directory) {
         Ok((batches, torn_len)) => {
-            assert!(written.starts_with(&batches.iter().map(Vec::as_slice).collect::<Vec<_>>()));
-            assert!(is_damaged || (torn_len == 0 && batches.len() == written.len()));
+            assert!(!is_damaged || last.is_none());
+            assert!(expected.iter().eq(&batches), "{batches:?} of {expected:?}");
+            assert!(is_cut || torn_len > 0 || last.is_none());
         }
-        Err(error) => assert!(is_damaged, "{error}"),
+        Err(error) => {
+            let first_is_short =
+                last == Some(0) && files[0].as_ref().is_some_and(|file| file.len() <= HEAD_LEN);
+            assert!(is_damaged || !is_cut || first_is_short, "{error}");
+        }
+    }
+}
+
+/// Lengths in the format of a segment.
+const HEAD_LEN: usize = 32;
+const BATCH_HEAD_LEN: usize = 12;
+
+/// Cuts a file, or changes some of its bytes, or adds some.
+fn change(file: &mut Vec<u8>, choices: &mut Choices<'_>) {
+    let at = usize::from(choices.u16()) % file.len().max(1);
+    match choices.below(4) {
+        0 => file.truncate(at),
+        1 => file.resize(file.len() + at, 0),
+        2 => {
+            let end = file[..at].to_vec();
+            file.truncate(at);
+            file.extend(end);
+        }
+        _ => {
+            let bits = choices.byte();
+            if let Some(byte) = file.get_mut(at) {
+                *byte ^= bits;
+            }
+        }
     }
 }
 

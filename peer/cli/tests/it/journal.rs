@@ -96,7 +96,7 @@ fn random_numbers(count: usize, end: usize) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_and_nothing_runs_twice_when_schedulers_are_killed() {
-    for sync in ["always", "interval"] {
+    for sync in ["always", "interval", "never"] {
         kill_schedulers(sync).await;
     }
 }

@@ -101,6 +101,8 @@ pub enum JournalError {
     Missing {
         /// The file.
         path: PathBuf,
+        /// Whether one that precedes it is there.
+        has_earlier: bool,
     },
     /// A batch in the middle of a journal is damaged.
     Damaged {
@@ -137,9 +139,17 @@ impl fmt::Display for JournalError {
                  directory, or the version that wrote it",
                 path.display()
             ),
-            Self::Missing { path } => write!(
+            Self::Missing {
+                path,
+                has_earlier: true,
+            } => write!(
                 f,
                 "{} is missing: to continue from what precedes it, remove the segments with higher numbers",
+                path.display()
+            ),
+            Self::Missing { path, .. } => write!(
+                f,
+                "{} is missing, without which the later segments are of no use: restore it, or use another directory",
                 path.display()
             ),
             Self::Damaged { path, offset, len } => write!(
@@ -232,9 +242,7 @@ pub(crate) fn open(
         Ok(())
     })?;
     let len = writing.publish(&directory)?;
-    for old in &segments {
-        directory.remove(old)?;
-    }
+    directory.remove_before(number)?;
     let journal = Journal::start(directory, writing, len, options.sync)?;
     Ok((journal, restoring.finish(), restored))
 }

@@ -1,8 +1,9 @@
 //! The files of a journal.
 //!
-//! A segment begins with [`MAGIC`] and its [`Kind`]. Batches follow: the length of their records, the
-//! [checksum] of the records, the checksum of these eight bytes, and the records. All words have 32
-//! bits, and are little-endian. A batch without records ends a segment that others follow.
+//! A segment begins with [`MAGIC`], its [`Kind`], its number of 64 bits, and the [checksum] of these.
+//! Batches follow: the length of their records, the checksum of the records, the checksum of these eight
+//! bytes, and the records. Words have 32 bits; all are little-endian. A batch without records ends a
+//! segment that others follow.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -17,7 +18,7 @@ use crate::state::{Live, RecordError};
 /// The first bytes of a segment, with the version of the format.
 const MAGIC: &[u8; 16] = b"daskwire-jrnl\x00\x00\x02";
 
-/// What a segment has. The words differ in more bits than damage to a few can change.
+/// What a segment has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// All that matters of those before, too.
@@ -34,13 +35,23 @@ impl Kind {
         }
     }
 
+    /// The beginning of a segment.
+    fn head(self, number: u64) -> [u8; HEAD_LEN] {
+        let mut head = [0; HEAD_LEN];
+        let content = [&MAGIC[..], self.word(), &number.to_le_bytes()].concat();
+        let (before, after) = head.split_at_mut(content.len());
+        before.copy_from_slice(&content);
+        after.copy_from_slice(&checksum(&content).to_le_bytes());
+        head
+    }
+
     fn of(word: &[u8]) -> Option<Self> {
         let mut kinds = [Self::Complete, Self::Next].into_iter();
         kinds.find(|kind| kind.word() == word)
     }
 }
 
-const HEAD_LEN: usize = MAGIC.len() + 4;
+const HEAD_LEN: usize = MAGIC.len() + 16;
 
 /// Length of what precedes the records of a batch.
 const BATCH_HEAD_LEN: usize = 12;
@@ -90,8 +101,8 @@ impl Directory {
         }
     }
 
-    /// The segments, in order, from the last one on that makes those before superfluous.
-    pub(super) fn segments(&self) -> Result<Vec<Found>, JournalError> {
+    /// The segments and their numbers, in order.
+    fn find(&self) -> Result<Vec<Found>, JournalError> {
         let error = |error| JournalError::io(&self.path, error);
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(error)? {
@@ -102,11 +113,13 @@ impl Directory {
             };
             match (number.parse(), kind) {
                 (Ok(MAX_NUMBER..), "segment") => return Err(JournalError::NotASegment { path }),
-                (Ok(number), "segment") => found.push(Found {
-                    number,
-                    path,
-                    is_last: false,
-                }),
+                (Ok(number), "segment") if path == self.path_of(number, "segment") => {
+                    found.push(Found {
+                        number,
+                        path,
+                        is_last: false,
+                    });
+                }
                 // It was not finished.
                 (Ok::<u64, _>(_), "new") => {
                     fs::remove_file(&path).map_err(|error| JournalError::io(&path, error))?;
@@ -115,15 +128,22 @@ impl Directory {
             }
         }
         found.sort_by_key(|segment| segment.number);
+        Ok(found)
+    }
+
+    /// The segments, in order, from the last one on that makes those before superfluous.
+    pub(super) fn segments(&self) -> Result<Vec<Found>, JournalError> {
+        let mut found = self.find()?;
         // The beginning of a segment is on disk before anything follows. The first one is whole before
         // it has its name.
-        while found.len() > 1
-            && let Some(last) = found.pop_if(|last| last.is_short())
-        {
-            self.remove(&last)?;
-        }
-        if let Some(last) = found.last_mut() {
-            last.is_last = true;
+        match found.pop_if(|last| last.is_unbegun()) {
+            Some(last) if !found.is_empty() => remove(&last.path)?,
+            last => {
+                found.extend(last);
+                if let Some(last) = found.last_mut() {
+                    last.is_last = true;
+                }
+            }
         }
         // From the last to the last one that is complete, none is missing.
         let mut needed = Vec::new();
@@ -135,20 +155,22 @@ impl Directory {
                 break;
             }
             if found.last().is_none_or(|last| last.number != before) {
-                let path = self.path_of(before, "segment");
-                return Err(JournalError::Missing { path });
+                return Err(JournalError::Missing {
+                    path: self.path_of(before, "segment"),
+                    has_earlier: !found.is_empty(),
+                });
             }
-        }
-        for old in &found {
-            self.remove(old)?;
         }
         needed.reverse();
         Ok(needed)
     }
 
-    pub(super) fn remove(&self, segment: &Found) -> Result<(), JournalError> {
-        let removed = fs::remove_file(&segment.path);
-        removed.map_err(|error| JournalError::io(&segment.path, error))
+    /// Removes the segments that a complete one makes superfluous.
+    pub(super) fn remove_before(&self, number: u64) -> Result<(), JournalError> {
+        let found = self.find()?.into_iter();
+        found
+            .take_while(|old| old.number < number)
+            .try_for_each(|old| remove(&old.path))
     }
 
     fn path_of(&self, number: u64, kind: &str) -> PathBuf {
@@ -160,6 +182,13 @@ impl Directory {
         let synced = File::open(&self.path).and_then(|directory| directory.sync_all());
         synced.map_err(|error| JournalError::io(&self.path, error))
     }
+}
+
+fn remove(path: &Path) -> Result<(), JournalError> {
+    let removed = fs::remove_file(path);
+    #[cfg(test)]
+    faults::copy(path);
+    removed.map_err(|error| JournalError::io(path, error))
 }
 
 /// How files are created that only this user may read.
@@ -189,10 +218,14 @@ impl Place<'_> {
 }
 
 impl Found {
-    /// Whether the segment has only a part of its beginning.
-    fn is_short(&self) -> bool {
-        let len = fs::metadata(&self.path).map(|metadata| metadata.len());
-        len.is_ok_and(|len| len < HEAD_LEN as u64)
+    /// Whether the beginning of the segment was not written whole.
+    fn is_unbegun(&self) -> bool {
+        match fs::metadata(&self.path).map(|metadata| metadata.len() as usize) {
+            Ok(..HEAD_LEN) => true,
+            // After a failure of the machine, what was not stored may be zero.
+            Ok(HEAD_LEN) => fs::read(&self.path).is_ok_and(|head| head == [0; HEAD_LEN]),
+            _ => false,
+        }
     }
 
     /// Opens the segment, and reads its kind.
@@ -208,10 +241,8 @@ impl Found {
             }
             Err(other) => return Err(error(other)),
         }
-        let kind = match head.split_first_chunk() {
-            Some((MAGIC, kind)) => Kind::of(kind),
-            _ => None,
-        };
+        let kind = Kind::of(&head[MAGIC.len()..][..4]);
+        let kind = kind.filter(|kind| head == kind.head(self.number));
         let kind = kind.ok_or_else(|| JournalError::NotASegment {
             path: self.path.clone(),
         })?;
@@ -238,29 +269,26 @@ impl Found {
         };
         while offset < len {
             let left = len - offset;
-            let torn = |is_torn: bool| match is_torn && self.is_last {
+            let torn = |rest: &[u8]| match self.is_last && !has_batch(rest) {
                 true => Ok(left),
                 false => Err(damaged(offset)),
             };
             let Some(left) = left.checked_sub(BATCH_HEAD_LEN as u64) else {
-                return torn(true);
+                return torn(&[]);
             };
             let mut head = [0; BATCH_HEAD_LEN];
             reader.read_exact(&mut head).map_err(error)?;
+            records.clear();
             if checksum(&head[..8]) != word(&head[8..]) {
-                // After a failure of the machine, what was not stored may be zero.
-                let is_zero = head == [0; BATCH_HEAD_LEN] && is_zero(reader).map_err(error)?;
-                return torn(is_zero);
+                reader.read_to_end(&mut records).map_err(error)?;
+                return torn(&records);
             }
             let batch_len = u64::from(word(&head));
-            if batch_len > left {
-                return torn(true);
-            }
-            records.clear();
             let mut part = reader.by_ref().take(batch_len);
             part.read_to_end(&mut records).map_err(error)?;
             if checksum(&records) != word(&head[4..]) {
-                return torn(batch_len == left);
+                reader.read_to_end(&mut records).map_err(error)?;
+                return torn(&records);
             }
             if records.is_empty() {
                 return match left {
@@ -283,15 +311,16 @@ fn checksum(bytes: &[u8]) -> u32 {
     XxHash3_64::oneshot(bytes) as u32
 }
 
-fn is_zero(mut reader: impl Read) -> io::Result<bool> {
-    let mut buffer = [0; 4096];
-    loop {
-        match reader.read(&mut buffer)? {
-            0 => return Ok(true),
-            len if buffer[..len].iter().any(|byte| *byte != 0) => return Ok(false),
-            _ => {}
-        }
-    }
+/// Whether there is a whole batch somewhere in these bytes. Then what precedes it was on disk.
+fn has_batch(bytes: &[u8]) -> bool {
+    bytes.windows(BATCH_HEAD_LEN).enumerate().any(|(at, head)| {
+        let len = word(head) as usize;
+        len > 0
+            && checksum(&head[..8]) == word(&head[8..])
+            && bytes[at + BATCH_HEAD_LEN..]
+                .get(..len)
+                .is_some_and(|records| checksum(records) == word(&head[4..]))
+    })
 }
 
 /// The first four bytes as a number; zero if there are fewer.
@@ -347,10 +376,7 @@ pub(super) fn merge(directory: &Directory, before: u64) -> Result<u64, JournalEr
     writing.end();
     writing.write()?;
     let len = writing.publish(directory)?;
-    segments.pop();
-    for old in &segments {
-        directory.remove(old)?;
-    }
+    directory.remove_before(last.number)?;
     Ok(len)
 }
 
@@ -390,7 +416,7 @@ impl Segment {
             number,
             path,
             len: 0,
-            tail: [&MAGIC[..], kind.word()].concat(),
+            tail: kind.head(number).to_vec(),
             written: 0,
         };
         segment.write()?;
@@ -450,6 +476,8 @@ impl Segment {
                 Ok(count) => {
                     self.written += count;
                     self.len += count as u64;
+                    #[cfg(test)]
+                    faults::copy(&self.path);
                     continue;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -489,6 +517,8 @@ impl Segment {
         let path = directory.path_of(self.number, "segment");
         fs::rename(&self.path, &path).map_err(|error| JournalError::io(&path, error))?;
         self.path = path;
+        #[cfg(test)]
+        faults::copy(&self.path);
         directory.sync()?;
         Ok(self.len)
     }
@@ -518,10 +548,33 @@ impl Segment {
     }
 }
 
-/// Faults of a disk. A test causes them by files in the directory of the journal.
+/// Faults of a disk, and copies of it. A test causes them by files in the directory of the journal.
 #[cfg(test)]
 mod faults {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    /// If there is a directory `copies`, a copy of the segments is made in it, as a scheduler leaves them
+    /// that is killed now.
+    pub(super) fn copy(path: &Path) {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let copies = path.with_file_name("copies");
+        if !copies.exists() {
+            return;
+        }
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let to = copies.join(format!("{number:08}"));
+        fs::create_dir(&to).expect("there is space");
+        let directory = path.parent().expect("the journal's");
+        for entry in fs::read_dir(directory).expect("it is there") {
+            let from = entry.expect("it is there").path();
+            // Another thread may rename or remove it.
+            if from.is_file() {
+                let _ = fs::copy(&from, to.join(from.file_name().expect("it has one")));
+            }
+        }
+    }
 
     /// While there is a file `hanging`, nothing is written.
     pub(super) fn wait(path: &Path) {

@@ -426,6 +426,10 @@ impl Writer {
 
     /// Begins another segment, and merges those before.
     fn begin_segment(&mut self) -> bool {
+        // The end is written once what precedes it is on disk: a failure of the machine costs one batch.
+        if !self.sync_now() {
+            return false;
+        }
         self.segment.end();
         if !self.store(|writer| writer.segment.write()) || !self.sync_now() {
             return false;

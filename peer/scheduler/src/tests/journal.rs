@@ -70,26 +70,46 @@ impl Journaled {
         self.number = self.journal.take(&mut self.state);
     }
 
+    /// Submits the next tasks at once, as `t-0` to the last.
+    fn submit_many(&mut self, number: usize, count: usize) {
+        let names = (number * count..)
+            .take(count)
+            .map(|number| format!("t-{number}"));
+        let names: Vec<String> = names.collect();
+        let client = self.client(&names[0]);
+        self.submit_graph(client, &names);
+    }
+
     /// Submits a task for a new client, which stays.
     fn submit(&mut self, key: &str) -> ClientId {
+        let client = self.client(key);
+        self.submit_graph(client, &[key.to_owned()]);
+        client
+    }
+
+    fn client(&mut self, name: &str) -> ClientId {
         self.client_count += 1;
         let client = ClientId(self.client_count);
         self.handle(SchedulerInput::ClientJoined {
             id: client,
-            name: key.to_owned(),
+            name: name.to_owned(),
             versions: Value::None,
             returning: None,
         });
-        let graph: Graph = [Task::new(key, "operator.add", [1, 2])]
-            .into_iter()
-            .collect();
+        client
+    }
+
+    fn submit_graph(&mut self, client: ClientId, names: &[String]) {
+        let tasks = names
+            .iter()
+            .map(|name| Task::new(name.as_str(), "operator.add", [1, 2]));
+        let graph: Graph = tasks.collect();
         let message = UpdateGraph {
             expr_ser: graph.to_expression().expect("plain values"),
-            keys: [key].into_iter().collect(),
+            keys: names.iter().map(String::as_str).collect(),
             ..UpdateGraph::default()
         };
         self.handle(SchedulerInput::FromClient(client, message.into()));
-        client
     }
 }
 
@@ -294,7 +314,7 @@ fn a_journal_that_is_cut_continues_from_the_last_whole_batch() {
     let mut counts = BTreeSet::new();
     for len in (0..content.len()).rev() {
         replace(&scratch, &path, &content[..len]);
-        if len < 20 {
+        if len < 32 {
             // It had its name only after all of its beginning was on disk.
             assert!(keys_of(&scratch.options()).is_err());
             continue;
@@ -324,18 +344,19 @@ fn damage_is_found() {
         "{error_count} of {}",
         content.len()
     );
-    // Zeros at the end are what the system has not written.
-    let mut longer = content.clone();
-    longer.resize(content.len() + 100, 0);
-    replace(&scratch, &path, &longer);
-    assert_eq!(keys_of(&scratch.options()).expect("no batch is damaged"), 4);
-    longer.extend_from_slice(b"garbage");
-    replace(&scratch, &path, &longer);
+    // What follows the last whole batch was not written whole, whatever it is.
+    for end in [&[0; 100][..], b"garbage of some length"] {
+        let longer = [&content[..], end].concat();
+        replace(&scratch, &path, &longer);
+        assert_eq!(keys_of(&scratch.options()).expect("no batch is damaged"), 4);
+    }
+    let mut damaged = content.clone();
+    damaged[50] ^= 1;
+    replace(&scratch, &path, &damaged);
     let error = keys_of(&scratch.options())
         .expect_err("it is damaged")
         .to_string();
-    let cut = format!("cut the file to {} bytes", content.len());
-    assert!(error.contains(&cut), "{error}");
+    assert!(error.contains("cut the file to 32 bytes"), "{error}");
     replace(&scratch, &path, b"something else that is long enough");
     let error = keys_of(&scratch.options())
         .expect_err("it is another file")
@@ -408,6 +429,48 @@ fn damage_to_any_segment_loses_nothing_unnoticed() {
     }
     let (batches, _) = read(&files[2].0, None).expect("it may not have been begun");
     assert_eq!(batches, all[..3]);
+}
+
+/// Killed at each write, and at each change of the directory, while segments begin and are merged.
+#[test]
+fn a_scheduler_that_is_killed_at_any_write_continues() {
+    const TASK_COUNT: usize = 40;
+    let scratch = Scratch::new("copies");
+    let options = scratch.options().with_sync(JournalSync::Always);
+    let mut journaled = Journaled::open(&options);
+    fs::create_dir(scratch.0.join("copies")).expect("there is space");
+    let copies = || -> BTreeSet<PathBuf> {
+        let entries = fs::read_dir(scratch.0.join("copies")).expect("it is there");
+        entries
+            .map(|entry| entry.expect("it is there").path())
+            .collect()
+    };
+    let mut known = copies();
+    let mut numbers = BTreeSet::new();
+    for count in 1..=40 {
+        journaled.submit_many(count - 1, TASK_COUNT);
+        while !journaled.journal.is_stored(journaled.number) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let all = copies();
+        for copy in all.difference(&known) {
+            // What was stored before is there, and at most what was being stored.
+            let found = keys_of(&JournalOptions::new(copy));
+            let found = found.unwrap_or_else(|error| panic!("{}: {error}", copy.display()));
+            let expected = [count - 1, count].map(|count| count * TASK_COUNT);
+            assert!(
+                expected.contains(&found),
+                "{}: {found} of {expected:?}",
+                copy.display()
+            );
+        }
+        known = all;
+        numbers.extend(scratch.segments());
+    }
+    drop(journaled);
+    // Twice, another one began, and those before were merged.
+    assert!(numbers.len() > 2, "{numbers:?}");
+    assert_eq!(keys_of(&options).expect("it is whole"), 40 * TASK_COUNT);
 }
 
 #[test]

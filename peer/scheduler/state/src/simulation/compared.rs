@@ -290,6 +290,7 @@ impl Simulation {
         let has_kills = kills.is_some();
         if let Some(choices) = kills {
             simulation.choices = choices;
+            simulation.state.slice_len = simulation.number(4) + 1;
         }
         for step in steps {
             simulation.follow(step.clone());

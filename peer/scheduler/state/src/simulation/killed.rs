@@ -166,6 +166,7 @@ fn run(seed: u64, choices: Choices, step_count: usize) -> usize {
     let mut kept_count = 0;
     let mut simulation = Simulation::new(seed);
     simulation.choices = choices;
+    simulation.state.slice_len = simulation.number(4) + 1;
     simulation.is_plain = true;
     simulation.state.policy.client_grace = Duration::from_secs(1);
     // Workers send no heartbeats.
