@@ -412,7 +412,7 @@ impl Simulation {
             self.workers.remove(&id);
         }
         let clients = core::mem::take(&mut self.clients);
-        self.kill_scheduler();
+        self.kill_scheduler(0);
         self.return_reader();
         for (client, views) in clients {
             let name = self.names[&client].clone();

@@ -71,7 +71,11 @@ impl Simulation {
                 self.workers.remove(&id);
             }
         }
-        let finished_count = self.kill_scheduler();
+        let lost_count = match self.number(2) {
+            0 => 0,
+            _ => self.number(self.journal.len().min(8)),
+        };
+        let finished_count = self.kill_scheduler(lost_count);
         self.return_reader();
         let clients = core::mem::take(&mut self.clients);
         for (client, views) in clients {
@@ -81,25 +85,38 @@ impl Simulation {
         finished_count
     }
 
-    /// Kills the scheduler. Workers connect to the next one. Returns the number of results that it
-    /// has at once.
-    pub(super) fn kill_scheduler(&mut self) -> usize {
+    /// Kills the scheduler, and loses its last records. Workers connect to the next one. Returns the
+    /// number of results that it has at once.
+    pub(super) fn kill_scheduler(&mut self, lost_count: usize) -> usize {
         self.keep_journal();
-        let finished = self.finished_keys();
+        let mut finished = self.finished_keys();
         let (objects, mut held) = self.shared_objects();
         let slice_len = self.state.slice_len;
+        self.journal.truncate(self.journal.len() - lost_count);
         self.state = self.restored();
         self.state.slice_len = slice_len;
         self.state.check();
         let restored = self.shared_objects();
-        assert_eq!(restored.0, objects);
-        // What a dataset had before it was replaced may be about to be released.
-        held.retain(|place| !restored.1.contains(place));
-        let is_dataset = |place: &(String, Key)| place.0.starts_with("published-");
-        assert!(
-            held.iter().all(is_dataset),
-            "{held:?} are not held any more"
-        );
+        if lost_count == 0 {
+            assert_eq!(restored.0, objects);
+            // What a dataset had before it was replaced may be about to be released.
+            held.retain(|place| !restored.1.contains(place));
+            let is_dataset = |place: &(String, Key)| place.0.starts_with("published-");
+            assert!(
+                held.iter().all(is_dataset),
+                "{held:?} are not held any more"
+            );
+        } else {
+            let tasks = &self.state.tasks;
+            let by_key = &self.state.by_key;
+            finished.retain(|key| {
+                let known = by_key.get(key).map(|id| &tasks[*id]);
+                // It had no clients yet, or had failed.
+                known.is_some_and(|task| {
+                    !task.wanted_by.is_empty() && !matches!(task.stage, TaskStage::Erred(_))
+                })
+            });
+        }
         self.work.clear();
         self.worker_work.clear();
         let ids: Vec<WorkerId> = self.workers.keys().copied().collect();
