@@ -196,6 +196,21 @@ async fn renewed_certificates_are_used_without_a_restart() {
     assert!(worker.ended());
 }
 
+#[test]
+fn the_certificate_of_the_dashboard_is_renewed_as_that_of_comms() {
+    let scratch = Scratch::new("renewed-page");
+    let authority = Authority::new("cluster");
+    let [_, cert] = authority.write(&scratch, "page");
+    let page = ["--dashboard", "--dashboard-address", "127.0.0.1:0"];
+    let arguments = [&page[..], &["--port", "0", "--dashboard-cert", &cert]].concat();
+    let scheduler = scheduler(&arguments, &[]);
+    scheduler.wait_for_log("https://127.0.0.1:");
+    fs::write(&cert, "no certificate").expect("it is written");
+    scheduler.wait_for_line(&["the earlier certificates stay", "page-cert.pem"]);
+    fs::write(&cert, authority.leaf("page")).expect("it is written");
+    scheduler.wait_for_line(&["new connections use the renewed certificates"]);
+}
+
 /// Dask's settings of its loggers decide what is logged.
 #[test]
 fn logs_follow_the_levels_of_dask() {
