@@ -176,8 +176,11 @@ export class Records {
     this.#next = message.next;
     const workers = message.workers.map((name) => this.#number(this.workers, this.#workersByName, name));
     const prefixes = message.prefixes.map((name) => this.#number(this.prefixes, this.#prefixesByName, name));
-    for (const [worker, thread, start, stop, kind, prefix] of message.rows) {
-      this.#push(workers[worker], thread, start, stop, kind, prefixes[prefix] ?? 0);
+    // Times are in microseconds: since the base, which is in seconds, and from start to end.
+    for (const [worker, thread, since, took, kind, prefix] of message.rows) {
+      const start = message.base + since / 1e6;
+      const stop = start + took / 1e6;
+      this.#push(workers[worker], message.threads[thread], start, stop, kind, prefixes[prefix] ?? 0);
     }
     if (this.length > MAX_RECORDS) {
       this.#forgetHalf();

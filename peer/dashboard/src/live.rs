@@ -3,7 +3,7 @@
 //! Each view is taken once in half a second for all viewers together, while at least one looks. A
 //! viewer that reads slowly skips what it has missed.
 
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, ready};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -218,14 +218,15 @@ impl Live {
         }
         self.has_viewers.notify_one();
         viewing.0.has_begun.store(true, Ordering::Release);
-        let (sender, messages) = mpsc::channel(1);
+        let (sender, batches) = mpsc::channel(1);
         tokio::spawn(async move {
             tokio::select! {
                 () = viewer.show(cursor, &sender, &viewing) => {}
                 () = sender.closed() => {}
             }
         });
-        Some(Messages(messages))
+        let rest = Vec::new().into_iter();
+        Some(Messages { batches, rest })
     }
 }
 
@@ -243,7 +244,7 @@ impl Drop for Viewer {
 
 impl Viewer {
     /// Sends messages until the viewer has left, or reads nothing.
-    async fn show(&self, mut cursor: u64, to: &mpsc::Sender<Bytes>, viewing: &Viewing) {
+    async fn show(&self, mut cursor: u64, to: &mpsc::Sender<Vec<Bytes>>, viewing: &Viewing) {
         let mut snapshots = self.live.snapshot.subscribe();
         // One that others look at is not older than half a second.
         let is_new = self.live.snapshot.borrow().views.covers(self.views);
@@ -251,45 +252,71 @@ impl Viewer {
             snapshots.mark_changed();
         }
         loop {
-            let mut messages = Vec::new();
-            match tokio::time::timeout(SILENCE, snapshots.changed()).await {
-                Ok(Ok(())) => {
-                    let snapshot = Arc::clone(&snapshots.borrow_and_update());
-                    let views = View::ALL.into_iter();
-                    let views = views.filter(|view| self.views.contains(*view));
-                    messages
-                        .extend(views.filter_map(|view| snapshot.events[view as usize].clone()));
-                    if self.views.contains(View::Stream) {
-                        for part in &snapshot.stream {
-                            if part.next > cursor {
-                                cursor = part.next;
-                                messages.push(part.event.clone());
-                            }
-                        }
-                    }
-                }
+            let is_silent = match tokio::time::timeout(SILENCE, snapshots.changed()).await {
+                Ok(Ok(())) => false,
                 // There is a sender as long as there are viewers.
                 Ok(Err(_)) => return,
-                Err(_) => messages.push(Bytes::from_static(b":\n\n")),
-            }
-            for message in messages {
-                match tokio::time::timeout(STALL, to.send(message)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => return,
-                    Err(_) => return viewing.0.has_stalled.notify_one(),
+                Err(_) => true,
+            };
+            // What it reads next is the newest then.
+            let place = match tokio::time::timeout(STALL, to.reserve()).await {
+                Ok(Ok(place)) => place,
+                Ok(Err(_)) => return,
+                Err(_) => return viewing.0.has_stalled.notify_one(),
+            };
+            let messages = match is_silent {
+                true => vec![Bytes::from_static(b":\n\n")],
+                false => {
+                    let snapshot = Arc::clone(&snapshots.borrow_and_update());
+                    self.messages(&snapshot, &mut cursor)
+                }
+            };
+            place.send(messages);
+        }
+    }
+
+    /// The messages of a snapshot that the viewer wants and has not got.
+    fn messages(&self, snapshot: &Snapshot, cursor: &mut u64) -> Vec<Bytes> {
+        let views = View::ALL.into_iter();
+        let views = views.filter(|view| self.views.contains(*view));
+        let events = views.filter_map(|view| snapshot.events[view as usize].clone());
+        let mut messages: Vec<Bytes> = events.collect();
+        if self.views.contains(View::Stream) {
+            for part in &snapshot.stream {
+                if part.next > *cursor {
+                    *cursor = part.next;
+                    messages.push(part.event.clone());
                 }
             }
         }
+        messages
     }
 }
 
-/// The messages for a viewer.
+/// The messages for a viewer. Those of a snapshot come at once, so that they are written at once.
 #[derive(Debug)]
-pub(crate) struct Messages(mpsc::Receiver<Bytes>);
+pub(crate) struct Messages {
+    batches: mpsc::Receiver<Vec<Bytes>>,
+    /// The rest of a batch.
+    rest: std::vec::IntoIter<Bytes>,
+}
 
 impl Messages {
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.0.poll_recv(context)
+        loop {
+            if let Some(message) = self.rest.next() {
+                return Poll::Ready(Some(message));
+            }
+            match ready!(self.batches.poll_recv(context)) {
+                Some(batch) => self.rest = batch.into_iter(),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+
+    #[cfg(test)]
+    async fn next(&mut self) -> Option<Bytes> {
+        core::future::poll_fn(|context| self.poll_next(context)).await
     }
 }
 
@@ -347,7 +374,7 @@ mod tests {
                 let mut end = core::pin::pin!(end);
                 loop {
                     tokio::select! {
-                        message = messages.0.recv() => {
+                        message = messages.next() => {
                             assert_eq!(message.expect("a message"), "event: cluster\ndata: {}\n\n");
                             count += 1;
                         }
@@ -408,7 +435,7 @@ mod tests {
         }
         let mut read = Vec::new();
         while let Ok(Some(message)) =
-            tokio::time::timeout(Duration::from_millis(100), messages.0.recv()).await
+            tokio::time::timeout(Duration::from_millis(100), messages.next()).await
         {
             read.push(String::from_utf8_lossy(&message).into_owned());
         }

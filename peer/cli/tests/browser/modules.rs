@@ -13,8 +13,8 @@ fn levels_of_detail_lose_neither_time_nor_failures() {
         "const { Records } = await import('/assets/records.js');
         const records = new Records();
         // 10,007 records: no level is complete. One of them has failed.
-        const rows = Array.from({ length: 10007 }, (_, n) => [0, 1, n, n + 0.5, n === 5003 ? 5 : 0, n % 2]);
-        records.add({ from: 0, next: rows.length, lost: 3, workers: ['w'], prefixes: ['a', 'b'], rows });
+        const rows = Array.from({ length: 10007 }, (_, n) => [0, 0, n * 1e6, 5e5, n === 5003 ? 5 : 0, n % 2]);
+        records.add({ from: 0, next: rows.length, lost: 3, base: 0, workers: ['w'], threads: [1], prefixes: ['a', 'b'], rows });
         const sums = [1, 10, 1000, 1e9].map((budget) => {
             let [busy, visits, failed] = [0, 0, 0];
             records.lanes[0].visit(-1, 20000, budget, (level, at) => {
@@ -27,7 +27,7 @@ fn levels_of_detail_lose_neither_time_nor_failures() {
         // A part of it, and a message that was missed.
         let part = 0;
         records.lanes[0].visit(100, 199.9, 1e9, () => { part += 1; });
-        records.add({ from: 10010, next: 10011, lost: 0, workers: ['w'], prefixes: ['a'], rows: [[0, 1, 10010, 10011, 0, 0]] });
+        records.add({ from: 10010, next: 10011, lost: 0, base: 10010, workers: ['w'], threads: [1], prefixes: ['a'], rows: [[0, 0, 0, 1e6, 0, 0]] });
         return [sums, part, records.lost, records.totals.map((each) => [each.tasks, each.failed])];",
     );
     let sum = |failed| json!([5003.5, true, failed]);

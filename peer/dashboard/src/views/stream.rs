@@ -1,5 +1,6 @@
 //! What threads of workers did, and how fast they sent data to each other.
 
+use core::hash::Hash;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -39,9 +40,14 @@ struct Message<'m> {
     from: u64,
     next: u64,
     lost: u64,
+    /// Seconds since 1970.
+    base: f64,
     workers: Vec<&'m str>,
+    threads: Vec<i64>,
     prefixes: Vec<&'m str>,
-    rows: Vec<(usize, i64, f64, f64, u8, usize)>,
+    /// The worker, its thread, the start in microseconds since the base, how many it took, the kind, and
+    /// the prefix.
+    rows: Vec<(usize, usize, i64, i64, u8, usize)>,
 }
 
 impl Streaming {
@@ -91,7 +97,10 @@ impl Streaming {
 
     fn message<'m>(&'m self, from: u64, next: u64, spans: &'m [Span]) -> Message<'m> {
         let (mut workers, mut prefixes) = (Table::default(), Table::default());
-        let micros = |seconds: f64| (seconds * 1e6).round() / 1e6;
+        let mut threads = Table::default();
+        let base = spans.first().map_or(0.0, |span| span.start.floor());
+        #[expect(clippy::cast_possible_truncation, reason = "casts saturate")]
+        let micros = |seconds: f64| (seconds * 1e6).round() as i64;
         let rows = spans.iter().map(|span| {
             let address = self
                 .addresses
@@ -107,16 +116,19 @@ impl Streaming {
                 _ => 6,
             };
             let worker = workers.place(address);
-            let prefix = prefixes.place(&span.prefix);
-            let (start, stop) = (micros(span.start), micros(span.stop));
-            (worker, span.thread, start, stop, kind, prefix)
+            let prefix = prefixes.place(&*span.prefix);
+            let (since, took) = (span.start - base, span.stop - span.start);
+            let thread = threads.place(span.thread);
+            (worker, thread, micros(since), micros(took), kind, prefix)
         });
         let rows: Vec<_> = rows.collect();
         Message {
             from,
             next,
             lost: next - from - rows.len() as u64,
+            base,
             workers: workers.names,
+            threads: threads.names,
             prefixes: prefixes.names,
             rows,
         }
@@ -168,14 +180,22 @@ impl Streaming {
 }
 
 /// Names that are written once.
-#[derive(Default)]
-struct Table<'n> {
-    names: Vec<&'n str>,
-    places: HashMap<&'n str, usize>,
+struct Table<N> {
+    names: Vec<N>,
+    places: HashMap<N, usize>,
 }
 
-impl<'n> Table<'n> {
-    fn place(&mut self, name: &'n str) -> usize {
+impl<N> Default for Table<N> {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+}
+
+impl<N: Copy + Eq + Hash> Table<N> {
+    fn place(&mut self, name: N) -> usize {
         *self.places.entry(name).or_insert_with(|| {
             self.names.push(name);
             self.names.len() - 1
