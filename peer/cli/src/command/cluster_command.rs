@@ -80,7 +80,7 @@ pub(crate) struct Scatter {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Store what the files contain instead of their bytes: .npy as an array of numpy, .csv and
-    /// .parquet as a table of pyarrow (which need the feature parquet), .json as a value
+    /// .parquet as a table of pyarrow, .json as a value
     #[arg(long)]
     values: bool,
     /// A key that the cluster does not have yet, for a single file [default: a unique key

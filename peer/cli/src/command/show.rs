@@ -23,10 +23,9 @@ use crate::printable;
 /// The options for showing a result.
 #[derive(Debug, Args)]
 pub(crate) struct ResultArguments {
-    /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
-    /// and data frames (which, as in .csv, need the feature parquet), .json for other values;
-    /// with any other name, or - for standard output, the bytes of bytes, strings and
-    /// arrays, and other values as text
+    /// Write the result to a file: .npy for arrays, .csv for rows, tables and data frames,
+    /// .parquet for tables and data frames, .json for other values; with any other name, or -
+    /// for standard output, the bytes of bytes, strings and arrays, and other values as text
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print a string or bytes without quotes and escapes
