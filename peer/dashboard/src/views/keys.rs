@@ -12,6 +12,10 @@ use crate::assets::hash;
 /// Number of characters that are shown of a key whose text does not tell which one it is.
 const MAX_BEGINNING: usize = 200;
 
+/// Number of parts of tasks that are looked through at once for a number, which takes about as long as
+/// other views look at a part.
+const PARTS: usize = 8;
+
 /// A key as a text: a string as it is, and another one as Python shows it.
 pub(super) fn shown(key: &Key) -> String {
     match key.as_str() {
@@ -63,7 +67,18 @@ pub(crate) fn find(scheduler: &Scheduler, texts: &[String]) -> Vec<Key> {
             let is_text = key.as_msgpack().len() <= MAX_TEXT && key.as_str().is_some();
             !is_text && numbers.contains(&number(key))
         };
-        let find = |state: &State| state.find_tasks(from, numbers.len(), is_wanted);
+        let find = |state: &State| {
+            let (mut found, mut next) = (Vec::new(), Some(from));
+            for _ in 0..PARTS {
+                let Some(from) = next else {
+                    break;
+                };
+                let (tasks, after) = state.find_tasks(from, numbers.len(), is_wanted);
+                found.extend(tasks);
+                next = after;
+            }
+            (found, next)
+        };
         let (tasks, next) = scheduler.inspect(find);
         for task in tasks {
             numbers.remove(&number(&task.key));

@@ -158,7 +158,11 @@ pub(super) fn call_stacks(reply: &Value) -> Json {
                 }
                 other => vec![cut(&other.to_unquoted()).into_owned()],
             };
-            stacks.push(json!({"key": cut(&key.to_unquoted()), "frames": frames}));
+            let key = match key.as_str() {
+                Some(key) => key_text(&Key::from(key)),
+                None => cut(&key.to_string()).into_owned(),
+            };
+            stacks.push(json!({"key": key, "frames": frames}));
         }
     }
     json!({"stacks": stacks})
