@@ -42,9 +42,9 @@ impl Dependencies {
 
     /// The keys that a task depends on, each once, in order; the same as
     /// [`Task::dependencies`](super::Task::dependencies). And what the task calls.
-    pub(super) fn of_part(
+    pub(super) fn of_part<'t, 'p: 't>(
         &mut self,
-        part: &Part<'_, '_>,
+        part: &Part<'t, 'p>,
         budget: &Budget,
     ) -> Result<(Vec<Key>, Calls), GraphError> {
         self.task_number = self.task_number.wrapping_add(1);
@@ -53,25 +53,32 @@ impl Dependencies {
             budget,
             keys: Vec::new(),
             calls: Calls::default(),
+            inner: Vec::new(),
         };
         walk.visit_part(part, DEPTH)?;
-        let Walk {
-            mut keys, calls, ..
-        } = walk;
+        let mut keys = core::mem::take(&mut walk.keys);
+        // Last, since a part of a fused task may also be a part of the task around it.
+        while let Some((task, depth)) = walk.inner.pop() {
+            walk.visit(task, depth)?;
+        }
+        let calls = walk.calls;
         keys.sort_unstable();
         keys.dedup();
         Ok((keys, calls))
     }
 }
 
-struct Walk<'w> {
+struct Walk<'w, 't, 'p> {
     dependencies: &'w mut Dependencies,
     budget: &'w Budget,
     keys: Vec<Key>,
     calls: Calls,
+    /// The tasks within fused ones, which get their inputs from the arguments of these, and what is
+    /// left of the depth.
+    inner: Vec<(Node<'t, 'p>, usize)>,
 }
 
-impl Walk<'_> {
+impl<'t, 'p: 't> Walk<'_, 't, 'p> {
     /// Whether a node is visited for the first time.
     fn is_new(&mut self, node: Node<'_, '_>) -> Result<bool, GraphError> {
         self.budget.spend(1)?;
@@ -83,7 +90,7 @@ impl Walk<'_> {
         Ok(last.is_some_and(|last| core::mem::replace(last, *task_number) != *task_number))
     }
 
-    fn visit_part(&mut self, part: &Part<'_, '_>, depth: usize) -> Result<(), GraphError> {
+    fn visit_part(&mut self, part: &Part<'t, 'p>, depth: usize) -> Result<(), GraphError> {
         self.budget.spend(1)?;
         // The parts were made with bounded depth.
         match part {
@@ -115,7 +122,7 @@ impl Walk<'_> {
         }
     }
 
-    fn visit(&mut self, node: Node<'_, '_>, depth: usize) -> Result<(), GraphError> {
+    fn visit(&mut self, node: Node<'t, 'p>, depth: usize) -> Result<(), GraphError> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
@@ -160,7 +167,7 @@ impl Walk<'_> {
         }
     }
 
-    fn visit_all<'t, 'p: 't>(
+    fn visit_all(
         &mut self,
         mut nodes: impl Iterator<Item = Node<'t, 'p>>,
         depth: usize,
@@ -170,7 +177,7 @@ impl Walk<'_> {
 
     /// Visits the function of a task. Functions of Dask that call another function, or run
     /// tasks, have it among their arguments.
-    fn visit_call<'t, 'p: 't>(
+    fn visit_call(
         &mut self,
         func: Node<'t, 'p>,
         mut args: impl Iterator<Item = Node<'t, 'p>>,
@@ -185,12 +192,9 @@ impl Walk<'_> {
             };
         }
         if is(SPEC, "_execute_subgraph") {
-            // The inner tasks get their inputs from the other arguments.
-            let outer = core::mem::take(&mut self.keys);
             let inner = args.next().into_iter().flat_map(|inner| inner.entries());
-            let visited = self.visit_all(inner.map(|(_, task)| task), depth);
-            self.keys = outer;
-            return visited;
+            self.inner.extend(inner.map(|(_, task)| (task, depth)));
+            return Ok(());
         }
         if is(SPEC, "_identity_cast") {
             return Ok(());
@@ -199,7 +203,7 @@ impl Walk<'_> {
     }
 
     /// Visits a function, and the arguments of a `functools.partial`, also of nested ones.
-    fn visit_function(&mut self, function: Node<'_, '_>, depth: usize) -> Result<(), GraphError> {
+    fn visit_function(&mut self, function: Node<'t, 'p>, depth: usize) -> Result<(), GraphError> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(function, "fewer levels of functions"))?;
