@@ -2,6 +2,7 @@
 //!
 //! Bytes go through a buffer in memory and are framed as over a network.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 /// The buffer size of each direction in bytes, similar to that of a socket.
 const PIPE_LEN: usize = 256 << 10;
 
-static LISTENERS: Listeners = Listeners::new();
+static LISTENERS: LazyLock<Listeners> = LazyLock::new(Listeners::new);
 
 /// The number in the address of the next connecting end.
 static NEXT: AtomicU64 = AtomicU64::new(1);
