@@ -290,13 +290,23 @@ pub enum ValueError {
 }
 
 impl ValueError {
-    /// Returns the error of a conversion with [`IntoValue`].
+    /// Returns the error of a conversion with [`IntoValue`], with its causes, unless it prints them.
     pub fn of_conversion(error: &(dyn core::error::Error + Send + Sync + 'static)) -> Self {
         match error.downcast_ref::<Self>() {
             Some(error) => error.clone(),
-            None => Self::Conversion {
-                reason: error.to_string(),
-            },
+            None => {
+                let mut reason = error.to_string();
+                let mut cause = error.source();
+                while let Some(error) = cause {
+                    let text = error.to_string();
+                    if !reason.contains(&text) {
+                        reason.push_str(": ");
+                        reason.push_str(&text);
+                    }
+                    cause = error.source();
+                }
+                Self::Conversion { reason }
+            }
         }
     }
 }

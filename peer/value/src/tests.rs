@@ -960,3 +960,27 @@ mod with_serde {
         assert!(nested(100_000).deserialize::<Nested>().is_err());
     }
 }
+
+/// An error with a cause that it does not print.
+#[derive(Debug)]
+struct Outer(std::io::Error);
+
+impl fmt::Display for Outer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the table cannot be read")
+    }
+}
+
+impl core::error::Error for Outer {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn the_error_of_a_conversion_has_its_causes() {
+    let error = Outer(std::io::Error::other("the disk is gone"));
+    let error = ValueError::of_conversion(&error).to_string();
+    let expected = "the value cannot be converted: the table cannot be read: the disk is gone";
+    assert_eq!(error, expected);
+}
