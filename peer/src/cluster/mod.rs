@@ -280,7 +280,8 @@ impl Builder {
     ///
     /// The threads of a worker share a process, as with Dask; [`configure_workers`] can give them
     /// more with [`python_processes`]. An interpreter in the options of the scheduler replaces this
-    /// one there. The transport becomes TCP if it is memory, which other processes cannot reach.
+    /// one there. The transport is TCP in place of memory, which other processes cannot reach. With
+    /// QUIC, `get_client`, locks, queues and events do not work in Python tasks.
     ///
     /// ```no_run
     /// use daskwire_peer::cluster::LocalCluster;
@@ -300,9 +301,6 @@ impl Builder {
     #[cfg(all(target_os = "linux", feature = "tcp"))]
     pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
         self.python = Some(interpreter.into());
-        if self.transport == ClusterTransport::Memory {
-            self.transport = ClusterTransport::Tcp;
-        }
         self
     }
 
@@ -331,6 +329,10 @@ impl Builder {
     }
 
     async fn start_unboxed(mut self) -> Result<LocalCluster, StartError> {
+        #[cfg(all(target_os = "linux", feature = "tcp"))]
+        if self.python.is_some() && self.transport == ClusterTransport::Memory {
+            self.transport = ClusterTransport::Tcp;
+        }
         let transports = match self.transports.take() {
             Some(transports) => transports,
             None => self.transport.transports()?,

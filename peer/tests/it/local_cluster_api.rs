@@ -321,6 +321,25 @@ async fn the_cluster_is_controlled() {
     cluster.close().await;
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn processes_of_python_reach_a_local_cluster() {
+    use daskwire_peer::cluster::ClusterTransport;
+
+    let python = daskwire_testing::python(daskwire_testing::Environment::Current);
+    let builder = || LocalCluster::builder().workers(0);
+    let memory = ClusterTransport::Memory;
+    for builder in [
+        builder().python(&python),
+        builder().python(&python).transport(memory),
+        builder().transport(memory).python(&python),
+    ] {
+        let cluster = builder.start().await.expect("it starts");
+        assert_eq!(cluster.address().scheme(), "tcp");
+        cluster.close().await;
+    }
+}
+
 /// Functions and modules of Python, on a cluster whose workers and scheduler have an interpreter.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
