@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Timeout,
     /// This client or worker was closed, or has lost its connection permanently.
     Closed,
-    /// What the program gave is invalid: an address, a key, or a value that cannot be sent.
+    /// What the program gave is invalid: an address, a key, a file, or a value that cannot be sent.
     Invalid,
     /// A peer refuses this one, for example because of its certificate or its name.
     Refused,

@@ -26,7 +26,7 @@ use client::client_at;
 use daskwire_peer::client::TaskFuture;
 #[cfg(target_os = "linux")]
 use daskwire_peer::cluster::LocalCluster;
-use daskwire_peer::graph::Argument;
+use daskwire_peer::graph::{Argument, Arguments as _};
 use daskwire_peer::value::TableError;
 use daskwire_peer::{Client, Value};
 
@@ -107,6 +107,10 @@ async fn record_batches_go_to_python_and_back() {
     let scattered = client.scatter([batch.clone()]).await.expect("scattered");
     let scattered = RecordBatch::try_from(result(&scattered[0]).await).expect("a table");
     assert_eq!(scattered, batch);
+
+    // Two batches are two arguments.
+    let batches = vec![batch.clone(), batch.clone()];
+    assert_eq!(batches.into_arguments().len(), 2);
 
     // A conversion to a data frame, and back.
     let frame = Value::data_frame(core::slice::from_ref(&batch)).expect("one schema");

@@ -264,9 +264,15 @@ impl Argument {
 /// assert_eq!(([1, 2],).into_arguments(), [Argument::from([1, 2])]);
 /// ```
 ///
+/// Single arguments are numbers, `bool`, `char`, strings, `Bytes`, `Duration`, options, maps, sets,
+/// `Serde<T>`, the types of `daskwire-value`, and those of other crates that convert with its
+/// features, such as an array of ndarray or a `RecordBatch`. Vectors and arrays of any of these are
+/// several arguments: two record batches in a vector are two tables, and
+/// `Value::from_record_batches` makes one table of them.
+///
 /// A type of a program that implements [`IntoValue`] is a single argument as `(argument,)`:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// use daskwire_messages::Value;
 /// use daskwire_messages::graph::Arguments;
 /// use daskwire_messages::value::IntoValue;
@@ -280,8 +286,7 @@ impl Argument {
 /// }
 ///
 /// fn call(arguments: impl Arguments) {}
-/// call((Point(0.0, 1.0),));
-/// call(Point(0.0, 1.0)); // an error
+/// call(Point(0.0, 1.0)); // an error; `call((Point(0.0, 1.0),))` is none
 /// ```
 pub trait Arguments {
     /// Converts to a list of arguments.
