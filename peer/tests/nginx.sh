@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs a cluster of Dask at ws:// behind nginx: `dask scheduler`, a worker of Dask and a worker of
 # this repository, which compute for a client of Dask and for one of this repository, with data of
-# 20 MB in both directions. All are connected through the proxy, those of this repository also with
-# a path and over wss://, which nginx ends. Then the same with `daskwire scheduler`.
+# 20 MB in both directions. All are connected through the proxy: the worker of this repository with
+# a path, and its client without one, with one and over wss://, which nginx ends. Then the same with
+# `daskwire scheduler`.
 #
 # Needs nginx (of Debian's package nginx-light), and an interpreter with distributed.
 #
