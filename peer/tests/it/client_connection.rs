@@ -188,8 +188,8 @@ async fn run_examples(address: &str) {
 
 async fn uses_worker_of_the_example(address: &str) {
     let builder = Worker::builder(address.parse().expect("an address"));
-    let worker = builder.functions(worker_example::functions()).start().await;
-    let worker = worker.expect("it starts");
+    let builder = builder.nthreads(1).functions(worker_example::functions());
+    let worker = builder.start().await.expect("it starts");
     let client = Client::connect(address).await.expect("it connects");
     let hypot = client
         .submit("native:hypot", [3.0, 4.0])
@@ -210,13 +210,25 @@ async fn uses_worker_of_the_example(address: &str) {
     // A prime, for which the function takes years.
     let slow = client.submit("native:factor", (1_u64 << 61) - 1);
     let slow = slow.expect("submitted");
-    loop {
-        let processing = client.processing(Workers::All).await.expect("a reply");
-        if processing.iter().any(|(_, keys)| !keys.is_empty()) {
-            break;
+    let runs = async {
+        loop {
+            let processing = client.processing(Workers::All).await.expect("a reply");
+            let mut keys = processing.iter().flat_map(|(_, keys)| keys);
+            if keys.any(|key| key == slow.key()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
+    };
+    let runs = tokio::time::timeout(TIMEOUT, runs).await;
+    runs.expect("it is given to the worker");
     slow.cancel().expect("connected");
+    // The function ends, so that its thread is free.
+    let next = client
+        .submit("native:hypot", [6.0, 8.0])
+        .expect("submitted");
+    let next = next.result_within(TIMEOUT).await.expect("a number");
+    assert_eq!(next, Value::from(10.0));
     client.close().await.expect("closed");
     worker.close().await;
 }
