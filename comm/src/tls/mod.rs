@@ -58,11 +58,11 @@ use crate::{Closed, CommError};
 
 pub use names::certificate_names;
 pub use rustls;
-#[doc(hidden)]
-pub use settings::FileStamp;
 pub use settings::{
     ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings, TlsVersion,
 };
+#[doc(hidden)]
+pub use settings::{FileStamp, FileStamps};
 pub use verifier::Verifier;
 
 /// The TLS configurations of comms, for both ends of a connection. Cloning it is cheap.
@@ -114,7 +114,7 @@ impl Tls {
 
     /// Reads the files again as [`Self::reload`] does if one of them has changed since they were
     /// last read: another time of modification, length or file. Returns whether it has. Files that
-    /// cannot be used are not tried again before they change.
+    /// cannot be used are tried again each time, and the error is returned once.
     ///
     /// Programs call this every few seconds, so that renewed certificates are used without a
     /// restart. The calls block for the time of reading files.

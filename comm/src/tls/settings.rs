@@ -277,7 +277,7 @@ impl TlsSettings {
             provider,
             verifier,
             identity,
-            stamps: Mutex::new(stamps),
+            stamps: Mutex::new(FileStamps::new(stamps)),
         }));
         Ok(tls)
     }
@@ -497,7 +497,7 @@ pub(super) struct TlsSource {
     verifier: Arc<Verifier>,
     identity: Arc<Identity>,
     /// The files when they were last read.
-    stamps: Mutex<Vec<Option<FileStamp>>>,
+    stamps: Mutex<FileStamps>,
 }
 
 /// What changes with the contents of a file: its time of modification and length, and on Unix the
@@ -518,18 +518,56 @@ impl FileStamp {
     }
 }
 
+/// The stamps of files when they were last read.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct FileStamps {
+    used: Vec<Option<FileStamp>>,
+    /// Those with which reading has failed last.
+    failed: Option<Vec<Option<FileStamp>>>,
+}
+
+impl FileStamps {
+    /// Those of files that were read.
+    pub const fn new(used: Vec<Option<FileStamp>>) -> Self {
+        Self { used, failed: None }
+    }
+
+    /// Reads the files if their stamps differ, and returns whether it has. After a failure, they are
+    /// read again each time, since a file may change while it is read without another stamp; the error
+    /// is returned once.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`.
+    pub fn reload<E>(
+        &mut self,
+        stamps: Vec<Option<FileStamp>>,
+        read: impl FnOnce() -> Result<(), E>,
+    ) -> Result<bool, E> {
+        if self.used == stamps && self.failed.is_none() {
+            return Ok(false);
+        }
+        match read() {
+            Ok(()) => {
+                *self = Self::new(stamps);
+                Ok(true)
+            }
+            Err(_) if self.failed.as_ref() == Some(&stamps) => Ok(false),
+            Err(error) => {
+                self.failed = Some(stamps);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl TlsSource {
     pub(super) fn reload_if_changed(&self) -> Result<bool, TlsError> {
         let stamps = self.settings.stamps();
         // The value is only assigned, so it is valid after a panic.
         let mut last = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == stamps {
-            return Ok(false);
-        }
-        // A file that changes while it is read has another stamp the next time.
-        *last = stamps;
-        drop(last);
-        self.reload().map(|()| true)
+        last.reload(stamps, || self.reload())
     }
 
     pub(super) fn reload(&self) -> Result<(), TlsError> {

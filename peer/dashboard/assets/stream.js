@@ -217,6 +217,7 @@ export function follow(path, parameters, show, fail, onError = fail) {
   const abort = new AbortController();
   let timer = 0;
   async function turn() {
+    let wait = INTERVAL;
     if (!document.hidden) {
       try {
         const query = typeof parameters === 'function' ? parameters() : parameters;
@@ -226,10 +227,12 @@ export function follow(path, parameters, show, fail, onError = fail) {
         if (!abort.signal.aborted) {
           onError(error);
         }
+        // What is gone seldom returns.
+        wait = error.status === 404 ? 5 * INTERVAL : INTERVAL;
       }
     }
     if (!abort.signal.aborted) {
-      timer = setTimeout(turn, INTERVAL);
+      timer = setTimeout(turn, wait);
     }
   }
   turn();

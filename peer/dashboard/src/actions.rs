@@ -5,7 +5,7 @@ use daskwire_scheduler::Scheduler;
 use serde::Deserialize;
 use std::sync::Arc;
 
-use crate::views::find_keys;
+use crate::views::find_key;
 
 /// Maximum number of workers or keys of a request.
 const MAX_COUNT: usize = 10_000;
@@ -79,8 +79,12 @@ impl Action {
             Self::Restart => scheduler.answer(RestartCluster::default()).await.map(drop),
             Self::Cancel(keys) => {
                 let finding = Arc::clone(&scheduler);
-                let known = tokio::task::spawn_blocking(move || find_keys(&finding, &keys));
-                let known = known.await.unwrap_or_default();
+                let find = move || -> Vec<_> {
+                    let keys = keys.iter();
+                    keys.filter_map(|text| find_key(&finding, text)).collect()
+                };
+                let known = tokio::task::spawn_blocking(find).await;
+                let known = known.unwrap_or_default();
                 if known.is_empty() {
                     return Err("the scheduler knows none of these keys".to_owned());
                 }

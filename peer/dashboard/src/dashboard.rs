@@ -19,7 +19,7 @@ use crate::actions::Action;
 use crate::api::Call;
 use crate::assets::{ASSETS, Asset, INDEX};
 use crate::http::{self, Body, Request, Response, Server, Site};
-use crate::info::{self, Info};
+use crate::info;
 use crate::live::{Live, View, Views};
 use crate::pages::Pages;
 use crate::token::Token;
@@ -220,7 +220,7 @@ impl Dashboard {
                 .await?;
         }
         let reply = self.ask(request).await?;
-        self.look(move |_| Ok(document(&reply))).await
+        self.look(move |viewed| Ok(document(viewed, &reply))).await
     }
 
     /// Reads from the state, on a thread that may wait.
@@ -462,10 +462,8 @@ impl Dashboard {
         if PAGES.contains(&&*path) {
             return asset(&INDEX, request);
         }
-        match info::find(&path) {
-            Some(Info::Page(target)) => return redirect(StatusCode::SEE_OTHER, &target),
-            Some(Info::Log(question)) => return self.log(*question, request).await,
-            None => {}
+        if let Some(target) = info::find(&path) {
+            return redirect(StatusCode::SEE_OTHER, &target);
         }
         if path.starts_with("/data/") || path.starts_with("/json/") {
             return match self.denial(request) {
@@ -478,17 +476,6 @@ impl Dashboard {
         match found {
             Some(found) => asset(found, request),
             None => http::text(StatusCode::NOT_FOUND, "the dashboard is at /status\n"),
-        }
-    }
-
-    /// Answers with a log as a text.
-    async fn log(&self, question: Question, request: &Request) -> Response {
-        if let Some(denial) = self.denial(request) {
-            return denial;
-        }
-        match self.forward(question).await {
-            Ok(document) => http::text(StatusCode::OK, info::log(&document)),
-            Err(failed) => failed.into(),
         }
     }
 

@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use daskwire_comm::tls::{FileStamp, rustls};
+use daskwire_comm::tls::{FileStamp, FileStamps, rustls};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -32,7 +32,7 @@ struct Source {
     files: TlsFiles,
     config: RwLock<Arc<ServerConfig>>,
     /// The files when they were last read.
-    stamps: Mutex<Vec<Option<FileStamp>>>,
+    stamps: Mutex<FileStamps>,
 }
 
 impl fmt::Debug for Https {
@@ -49,7 +49,7 @@ impl Https {
     /// The file that cannot be read or used, and the reason.
     pub fn new(files: TlsFiles) -> Result<Self, TlsFilesError> {
         // A file that changes while it is read has another stamp the next time.
-        let stamps = Mutex::new(files.stamps());
+        let stamps = Mutex::new(FileStamps::new(files.stamps()));
         let config = RwLock::new(files.read()?);
         Ok(Self(Arc::new(Source {
             files,
@@ -59,7 +59,7 @@ impl Https {
     }
 
     /// Reads the files again if one of them has changed since they were last read. Returns whether it
-    /// has. New connections use the new certificates. Blocks for the time of reading files; programs
+    /// has. Files that cannot be used are tried again each time, and the error is returned once. New connections use the new certificates. Blocks for the time of reading files; programs
     /// call it every few seconds.
     ///
     /// # Errors
@@ -74,13 +74,11 @@ impl Https {
         let new = files.stamps();
         // The values are only assigned, so they are valid after a panic.
         let mut last = stamps.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == new {
-            return Ok(false);
-        }
-        *last = new;
-        let read = files.read()?;
-        *config.write().unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(true)
+        last.reload(new, || {
+            let read = files.read()?;
+            *config.write().unwrap_or_else(PoisonError::into_inner) = read;
+            Ok(())
+        })
     }
 
     /// What the next connection uses.

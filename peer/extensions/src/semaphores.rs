@@ -82,7 +82,11 @@ impl Semaphore {
             }
             None => {
                 self.leases.insert(id.clone(), Lease { request, timer });
-                self.acquired += 1;
+                // The lease of a refresh has ended without its holder's noticing.
+                match request {
+                    Some(_) => self.acquired += 1,
+                    None => self.released = self.released.saturating_sub(1),
+                }
                 context.change(|| Change::Lease {
                     name,
                     lease_id: id.clone(),
@@ -227,6 +231,7 @@ impl Semaphores {
             timer: None,
         };
         semaphore.leases.insert(lease_id.clone(), lease);
+        semaphore.acquired += 1;
         context.change(|| Change::Lease {
             name,
             lease_id,

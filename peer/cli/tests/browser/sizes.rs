@@ -1,8 +1,9 @@
 //! The page still answers with many workers and tasks.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -125,12 +126,33 @@ fn get(port: &str, path: &str) -> String {
     body.to_owned()
 }
 
+/// The views that the page Status shows.
+const VIEWS: [&str; 5] = ["cluster", "prefixes", "workers", "stream", "bandwidth"];
+
+/// The number of events that a viewer has got, by view.
+type Seen = Arc<Mutex<BTreeMap<String, u64>>>;
+
 /// Reads what the page Status shows, as often as a browser does, until the scheduler ends.
-fn view(port: &str) {
+fn view(port: &str) -> Seen {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    let request = "GET /data/live?views=cluster,prefixes,workers,stream,bandwidth HTTP/1.1\r\n\r\n";
+    let request = format!("GET /data/live?views={} HTTP/1.1\r\n\r\n", VIEWS.join(","));
     stream.write_all(request.as_bytes()).expect("it reads");
-    thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("HTTP/1.1 200 OK"));
+    let seen = Seen::default();
+    let counts = Arc::clone(&seen);
+    thread::spawn(move || {
+        for line in lines {
+            if let Some(view) = line.strip_prefix("event: ") {
+                *counts
+                    .lock()
+                    .expect("no panic")
+                    .entry(view.to_owned())
+                    .or_default() += 1;
+            }
+        }
+    });
+    seen
 }
 
 /// What ten people who look cost the scheduler, in processor time, while tasks run. Needs a release
@@ -143,7 +165,7 @@ fn ten_viewers_cost_little_of_what_tasks_cost() {
     let scheduler = scheduler("0", "0", &[]);
     let port = dashboard_port(&scheduler);
     let running = load(&scheduler, WORKERS, TASKS as usize);
-    (0..10).for_each(|_| view(&port));
+    let viewers: Vec<Seen> = (0..10).map(|_| view(&port)).collect();
     let finished = || -> u64 {
         let cluster = get(&port, "/data/cluster");
         let cluster: serde_json::Value = serde_json::from_str(&cluster).expect("JSON");
@@ -164,6 +186,14 @@ fn ten_viewers_cost_little_of_what_tasks_cost() {
         times.map(|(_, time)| time).sum()
     };
     let (viewed, worked) = (sum(true), sum(false));
+    for seen in viewers {
+        let seen = seen.lock().expect("no panic");
+        // Twice a second, as long as the processors have time for it.
+        let least = started.elapsed().as_secs() / 2;
+        let has_seen = |view: &&str| seen.get(*view).is_some_and(|count| *count >= least);
+        assert!(VIEWS.iter().all(has_seen), "{least}: {seen:?}");
+    }
+    assert!(viewed > 0.0 && worked > 0.0);
     let share = viewed / worked;
     eprintln!(
         "ten viewers: {viewed:.2} s of processor time, beside {worked:.2} s for {TASKS} tasks in {:.1} s: {share:.3}",

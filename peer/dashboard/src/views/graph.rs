@@ -96,7 +96,7 @@ pub(super) fn tasks(viewed: &Viewed<'_>, group: Option<&str>) -> Result<Tasks, F
     let places = nodes.iter().enumerate();
     let places: HashMap<u32, usize> = places.map(|(place, node)| (node.id, place)).collect();
     let tasks = nodes.iter().map(|node| Task {
-        key: key_text(&node.key),
+        key: key_text(viewed, &node.key),
         state: node.state,
         dependencies: node
             .dependencies

@@ -1,20 +1,13 @@
 //! Keys as texts, and back.
 
-use std::collections::HashSet;
-
 use daskwire_messages::Key;
 use daskwire_scheduler::Scheduler;
-use daskwire_scheduler::state::State;
 
-use super::{MAX_TEXT, cut_to};
+use super::{MAX_TEXT, Viewed, cut_to};
 use crate::assets::hash;
 
 /// Number of characters that are shown of a key whose text does not tell which one it is.
 const MAX_BEGINNING: usize = 200;
-
-/// Number of parts of tasks that are looked through at once for a number, which takes about as long as
-/// other views look at a part.
-const PARTS: usize = 8;
 
 /// A key as a text: a string as it is, and another one as Python shows it.
 pub(super) fn shown(key: &Key) -> String {
@@ -25,69 +18,38 @@ pub(super) fn shown(key: &Key) -> String {
 }
 
 /// A key in lists, and in the parameters of requests: as it is [`shown`], or, if that is long or cannot be
-/// read back, its beginning and its number.
-pub(super) fn text(key: &Key) -> String {
+/// read back, its beginning, the number of its task, and a hash.
+pub(super) fn text(viewed: &Viewed<'_>, key: &Key) -> String {
     let shown = shown(key);
-    let is_read_back = key.as_str().is_some() || parse(&shown).contains(key);
-    match is_read_back && shown.len() <= MAX_TEXT {
-        true => shown,
-        false => format!("{}#{:016x}", cut_to(&shown, MAX_BEGINNING), number(key)),
+    if says_all(key, &shown) {
+        return shown;
     }
+    let number = viewed.inspect(|state| state.task_number(key));
+    let number = number.map_or_else(String::new, |number| number.to_string());
+    let beginning = cut_to(&shown, MAX_BEGINNING);
+    format!("{beginning}#{number}-{:016x}", hash(key.as_msgpack()))
 }
 
-fn number(key: &Key) -> u64 {
-    hash(key.as_msgpack())
+fn says_all(key: &Key, shown: &str) -> bool {
+    shown.len() <= MAX_TEXT && (key.as_str().is_some() || parse(shown).contains(key))
 }
 
-/// The number in a text of [`text`].
-fn number_in(text: &str) -> Option<u64> {
-    let (_, number) = text.rsplit_once('#')?;
-    let is_whole = number.len() == 16;
-    is_whole
-        .then(|| u64::from_str_radix(number, 16).ok())
-        .flatten()
+/// The number and the hash in a text of [`text`].
+fn number_in(text: &str) -> Option<(u32, u64)> {
+    let (_, end) = text.rsplit_once('#')?;
+    let (number, hash) = end.split_once('-')?;
+    let hash = (hash.len() == 16).then(|| u64::from_str_radix(hash, 16).ok())?;
+    Some((number.parse().ok()?, hash?))
 }
 
-/// The keys of tasks that lists show as these texts. Looks through all tasks, in parts, if one has a
-/// number.
-pub(crate) fn find(scheduler: &Scheduler, texts: &[String]) -> Vec<Key> {
+/// The key of the task that lists show as a text.
+pub(crate) fn find(scheduler: &Scheduler, text: &str) -> Option<Key> {
     let is_known = |key: &Key| scheduler.inspect(|state| state.status(key).is_some());
-    let mut found = Vec::new();
-    let mut numbers = HashSet::new();
-    for text in texts {
-        match parse(text).into_iter().find(is_known) {
-            Some(key) => found.push(key),
-            None => numbers.extend(number_in(text)),
-        }
-    }
-    let mut place = Some(0);
-    while let Some(from) = place.filter(|_| !numbers.is_empty()) {
-        let is_wanted = |key: &Key, _| {
-            // Most keys have no number.
-            let is_text = key.as_msgpack().len() <= MAX_TEXT && key.as_str().is_some();
-            !is_text && numbers.contains(&number(key))
-        };
-        let find = |state: &State| {
-            let (mut found, mut next) = (Vec::new(), Some(from));
-            for _ in 0..PARTS {
-                let Some(from) = next else {
-                    break;
-                };
-                let (tasks, after) = state.find_tasks(from, numbers.len(), is_wanted);
-                found.extend(tasks);
-                next = after;
-            }
-            (found, next)
-        };
-        let (tasks, next) = scheduler.inspect(find);
-        for task in tasks {
-            numbers.remove(&number(&task.key));
-            found.push(task.key);
-        }
-        place = next;
-        scheduler.give_way();
-    }
-    found
+    parse(text).into_iter().find(is_known).or_else(|| {
+        let (number, expected) = number_in(text)?;
+        let key = scheduler.inspect(|state| state.key_of(number));
+        key.filter(|key| hash(key.as_msgpack()) == expected)
+    })
 }
 
 /// The keys that are shown as a text, of which at most one is likely to be known.
@@ -189,6 +151,8 @@ impl Parser<'_> {
 
 #[cfg(test)]
 mod tests {
+    use daskwire::msgpack::Reader;
+
     use super::*;
 
     #[test]
@@ -221,17 +185,27 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_cannot_be_read_back_have_a_number() {
+    fn keys_that_do_not_say_all_have_a_number() {
+        let read = |bytes: &[u8]| Key::read(&mut Reader::new(bytes)).expect("a key");
         let long = Key::from("x".repeat(1_000_000));
         let list = Key::list([Key::from("y"), long.clone()]);
-        for key in [long, list] {
-            let text = text(&key);
-            assert!(text.len() < 2 * MAX_BEGINNING, "{text}");
-            assert_eq!(number_in(&text), Some(number(&key)), "{text}");
+        let float = read(&[0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0]);
+        let raw = read(&[0xc4, 1, b'r']);
+        assert_eq!((&*shown(&float), &*shown(&raw)), ("1.5", "b'r'"));
+        for key in [long, list, float, raw] {
+            assert!(!says_all(&key, &shown(&key)));
         }
-        for key in ["x#12", "inc-1", "x#00000000000000zz"] {
-            assert_eq!(text(&Key::from(key)), key);
-            assert_eq!(number_in(key), None);
+        for key in [Key::from("inc-1"), Key::list([Key::from("x"), 0.into()])] {
+            assert!(says_all(&key, &shown(&key)));
+        }
+        assert_eq!(number_in("x#7-00000000000000ff"), Some((7, 255)));
+        for text in [
+            "x#12",
+            "x#-00000000000000ff",
+            "x#1-ff",
+            "x#1-00000000000000zz",
+        ] {
+            assert_eq!(number_in(text), None, "{text}");
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use daskwire_scheduler::Scheduler;
 use daskwire_scheduler::state::{PrefixTotals, SemaphoreOverview, State};
 
-use super::{Viewed, key_text};
+use super::keys::shown;
+use super::{Viewed, cut};
 use crate::metrics::Metrics;
 
 /// Maximum number of prefixes of tasks with metrics of their own. The others count together, as
 /// `Other`.
-const MAX_PREFIXES: usize = 200;
+const MAX_PREFIXES: u32 = 200;
 
 /// The name of the label for a prefix.
 const PREFIX: &str = "task_prefix_name";
@@ -110,9 +111,10 @@ fn add_sizes(to: &mut Metrics, viewed: &Viewed<'_>) {
         .map(|(name, prefix)| (prefix.nbytes, &**name))
         .collect();
     let mut others = 0.0;
-    if prefixes.len() > MAX_PREFIXES {
+    let max = MAX_PREFIXES as usize;
+    if prefixes.len() > max {
         prefixes.sort_unstable_by(|one, other| other.cmp(one));
-        let rest = prefixes.split_off(MAX_PREFIXES);
+        let rest = prefixes.split_off(max);
         others = rest.iter().map(|(nbytes, _)| *nbytes as f64).sum();
     }
     prefixes.sort_unstable_by_key(|(_, name)| *name);
@@ -130,24 +132,33 @@ fn add_sizes(to: &mut Metrics, viewed: &Viewed<'_>) {
     );
 }
 
-/// What has happened to tasks by prefix: the prefixes that came first, so that a counter does not become
-/// a part of another one later, and the sum of the others.
+/// What has happened to tasks by prefix.
 fn by_prefix(viewed: &Viewed<'_>) -> Vec<(Arc<str>, PrefixTotals)> {
-    let mut first: Vec<(Arc<str>, PrefixTotals)> = Vec::new();
-    let mut others = PrefixTotals::default();
+    let mut all = Vec::new();
     let mut parts = 0..;
     while let Some(part) = parts
         .next()
         .filter(|part| *part < viewed.inspect(State::prefix_part_count))
     {
-        for (name, totals) in viewed.inspect(|state| state.prefix_totals(part)) {
-            match &*name {
-                OTHERS => others.add(&totals),
-                _ if first.len() < MAX_PREFIXES => first.push((name, totals)),
-                _ => others.add(&totals),
-            }
-        }
+        all.extend(viewed.inspect(|state| state.prefix_totals(part)));
         viewed.scheduler.give_way();
+    }
+    bounded(all)
+}
+
+/// The prefixes at the first places, and the sum of the others. As a prefix keeps its place, none becomes
+/// a part of the sum or the reverse, so that no counter decreases.
+fn bounded(
+    prefixes: impl IntoIterator<Item = (u32, Arc<str>, PrefixTotals)>,
+) -> Vec<(Arc<str>, PrefixTotals)> {
+    let mut first = Vec::new();
+    let mut others = PrefixTotals::default();
+    for (place, name, totals) in prefixes {
+        match place {
+            1..=MAX_PREFIXES if totals != PrefixTotals::default() => first.push((name, totals)),
+            1..=MAX_PREFIXES => {}
+            _ => others.add(&totals),
+        }
     }
     if others != PrefixTotals::default() {
         first.push((OTHERS.into(), others));
@@ -197,7 +208,7 @@ fn add_totals(to: &mut Metrics, prefixes: &[(Arc<str>, PrefixTotals)]) {
 fn add_semaphores(to: &mut Metrics, semaphores: &[SemaphoreOverview]) {
     let names: Vec<String> = semaphores
         .iter()
-        .map(|semaphore| key_text(&semaphore.name))
+        .map(|semaphore| cut(&shown(&semaphore.name)).into_owned())
         .collect();
     let mut add = |kind, name, help, value: fn(&SemaphoreOverview) -> f64| {
         let values = names.iter().zip(semaphores);
@@ -241,4 +252,51 @@ fn add_semaphores(to: &mut Metrics, semaphores: &[SemaphoreOverview]) {
         "Exponential moving average of the time it took to acquire a lease per semaphore",
         |semaphore| semaphore.mean_wait.as_secs_f64(),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_keep_their_counters() {
+        let totals = |forgotten| {
+            let mut totals = PrefixTotals::default();
+            totals.forgotten = forgotten;
+            totals
+        };
+        // `Other` is at the first place.
+        let mut all: Vec<(u32, Arc<str>, PrefixTotals)> = (0..300)
+            .map(|place| {
+                let name = match place {
+                    0 => OTHERS.to_owned(),
+                    place => format!("x{place}"),
+                };
+                // One of the first has had no task yet.
+                let forgotten = u64::from(place != 7);
+                (place, name.into(), totals(forgotten))
+            })
+            .collect();
+        let find = |found: &[(Arc<str>, PrefixTotals)], name: &str| {
+            let mut found = found.iter().filter(|(known, _)| **known == *name);
+            let (one, more) = (found.next(), found.next());
+            assert!(more.is_none(), "{name}");
+            one.map(|(_, totals)| totals.forgotten)
+        };
+        let found = bounded(all.clone());
+        assert_eq!(found.len(), 200);
+        assert_eq!((find(&found, "x7"), find(&found, "x201")), (None, None));
+        assert_eq!(find(&found, OTHERS), Some(100));
+        all[7].2 = totals(1);
+        // One of the first is forgotten, and counts for `Other` since.
+        all.remove(100);
+        all[0].2 = totals(2);
+        let found = bounded(all);
+        assert_eq!(
+            (find(&found, "x7"), find(&found, "x200")),
+            (Some(1), Some(1))
+        );
+        assert_eq!((find(&found, "x100"), find(&found, "x201")), (None, None));
+        assert_eq!(find(&found, OTHERS), Some(101));
+    }
 }

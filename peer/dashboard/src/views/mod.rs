@@ -37,7 +37,7 @@ const MAX_TEXT: usize = 1_000;
 /// Maximum number of characters of a peer's text on a page of its own.
 const MAX_LONG_TEXT: usize = 100_000;
 
-pub(crate) use keys::find as find_keys;
+pub(crate) use keys::find as find_key;
 use keys::text as key_text;
 pub(crate) use stream::Streaming;
 pub(crate) use values::to_json;
@@ -221,7 +221,7 @@ pub(crate) struct Question {
     pub(crate) worker: Option<String>,
     pub(crate) request: protocol::Request,
     /// Makes a document of the reply.
-    pub(crate) document: fn(&Value) -> Json,
+    pub(crate) document: fn(&Viewed<'_>, &Value) -> Json,
 }
 
 /// Returns what the scheduler is asked to answer a request for data; `None` if it is not asked.
@@ -230,11 +230,12 @@ pub(crate) struct Question {
 ///
 /// If a parameter is missing.
 pub(crate) fn question(request: &Request) -> Result<Option<Question>, Failed> {
-    let (worker, request, document): (_, _, fn(&Value) -> Json) = match request.path() {
+    let (worker, request, document): (_, _, fn(&Viewed<'_>, &Value) -> Json) = match request.path()
+    {
         "/data/worker/logs" => {
             let address = needed(request, "address")?;
             let logs = worker::logs_request(&address);
-            (Some(address), logs, worker::logs)
+            (Some(address), logs, |_, reply| worker::logs(reply))
         }
         "/data/worker/call-stack" => {
             let address = needed(request, "address")?;
@@ -245,10 +246,14 @@ pub(crate) fn question(request: &Request) -> Result<Option<Question>, Failed> {
             let address = request.parameter("address");
             let address = address.filter(|address| !address.is_empty());
             let profile = worker::profile_request(address.as_deref());
-            (address, profile, worker::profile)
+            (address, profile, |_, reply| worker::profile(reply))
         }
-        "/data/logs" => (None, protocol::GetLogs::default().into(), worker::logs),
-        "/json/identity.json" => (None, protocol::Identity::default().into(), to_json),
+        "/data/logs" => (None, protocol::GetLogs::default().into(), |_, reply| {
+            worker::logs(reply)
+        }),
+        "/json/identity.json" => (None, protocol::Identity::default().into(), |_, reply| {
+            to_json(reply)
+        }),
         _ => return Ok(None),
     };
     Ok(Some(Question {

@@ -74,7 +74,7 @@ pub(super) fn stuck(viewed: &Viewed<'_>) -> Stuck {
             )
         });
     } else {
-        sentences.extend(unmet.iter().map(no_worker));
+        sentences.extend(unmet.iter().map(|unmet| no_worker(viewed, unmet)));
         let told: usize = unmet.iter().map(|unmet| unmet.count).sum();
         if told < unmet_count {
             let count = unmet_count - told;
@@ -187,12 +187,15 @@ fn tasks(count: usize) -> String {
     count_of(count, "task")
 }
 
-fn keys(keys: &[Key]) -> Vec<String> {
-    keys.iter().take(MAX_NAMED).map(key_text).collect()
+fn keys(viewed: &Viewed<'_>, keys: &[Key]) -> Vec<String> {
+    keys.iter()
+        .take(MAX_NAMED)
+        .map(|key| key_text(viewed, key))
+        .collect()
 }
 
 /// What tasks demand that no worker has.
-fn no_worker(unmet: &UnmetDemands) -> Sentence {
+fn no_worker(viewed: &Viewed<'_>, unmet: &UnmetDemands) -> Sentence {
     let mut detail = Vec::new();
     if !unmet.workers.is_empty() {
         let names: Vec<_> = unmet
@@ -223,7 +226,7 @@ fn no_worker(unmet: &UnmetDemands) -> Sentence {
     );
     Sentence {
         detail,
-        keys: keys(&unmet.keys),
+        keys: keys(viewed, &unmet.keys),
         count: unmet.count,
         ..Sentence::new("no-worker", &text)
     }
@@ -262,7 +265,7 @@ fn long_running(viewed: &Viewed<'_>) -> Option<Sentence> {
         };
         format!(
             "{} for {took:.0} s; {expected}{seceded}",
-            key_text(&task.key)
+            key_text(viewed, &task.key)
         )
     });
     let at_least = if is_partial { "At least " } else { "" };
@@ -281,7 +284,9 @@ fn long_running(viewed: &Viewed<'_>) -> Option<Sentence> {
     workers.dedup();
     Some(Sentence {
         detail: detail.collect(),
-        keys: named().map(|(_, task)| key_text(&task.key)).collect(),
+        keys: named()
+            .map(|(_, task)| key_text(viewed, &task.key))
+            .collect(),
         workers,
         count,
         ..Sentence::new("long-running", &text)

@@ -52,7 +52,7 @@ pub(super) fn search(
     );
     let tasks = tasks.iter().map(|task| {
         json!({
-            "key": key_text(&task.key),
+            "key": key_text(viewed, &task.key),
             "prefix": cut(&task.prefix),
             "group": cut(&task.group),
             "state": task.state,
@@ -66,11 +66,8 @@ pub(super) fn search(
 
 /// The task whose key is displayed as a text.
 pub(super) fn find(viewed: &Viewed<'_>, text: &str) -> Result<TaskDetails, Failed> {
-    let keys = super::find_keys(viewed.scheduler, &[text.to_owned()]);
-    let found = viewed.inspect(|state| {
-        let mut keys = keys.iter();
-        keys.find_map(|key| state.task_details(key, MAX_LISTED))
-    });
+    let key = super::find_key(viewed.scheduler, text);
+    let found = key.and_then(|key| viewed.inspect(|state| state.task_details(&key, MAX_LISTED)));
     found.ok_or_else(|| {
         Failed::missing("the scheduler knows no task with this key; it may have been released")
     })
@@ -94,7 +91,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
         };
         json!({
             "time": step.time,
-            "key": key_text(&step.key),
+            "key": key_text(viewed, &step.key),
             "from": from,
             "to": to,
             "stimulus": cut(&step.stimulus.to_string()),
@@ -119,7 +116,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
     let related = |tasks: &[(Key, &'static str)]| -> Vec<Json> {
         let tasks = tasks.iter();
         tasks
-            .map(|(key, state)| json!({"key": key_text(key), "state": state}))
+            .map(|(key, state)| json!({"key": key_text(viewed, key), "state": state}))
             .collect()
     };
     let names = |names: &[String]| -> Vec<String> {
@@ -127,7 +124,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
     };
     let (user, generation, order) = task.priority;
     Ok(json!({
-        "key": key_text(key),
+        "key": key_text(viewed, key),
         "name": long(&super::keys::shown(key)),
         "prefix": cut(&task.overview.prefix),
         "group": cut(&task.overview.group),
@@ -150,7 +147,7 @@ pub(super) fn task(viewed: &Viewed<'_>, text: &str) -> Result<Json, Failed> {
         "code": task.code.as_deref().map(long),
         "exception": exception,
         "traceback": traceback.flatten(),
-        "cause": cause.map(key_text),
+        "cause": cause.map(|key| key_text(viewed, key)),
         "dependencies": related(&task.dependencies),
         "dependencies_total": task.dependency_count,
         "dependents": related(&task.dependents),

@@ -68,10 +68,10 @@ pub(super) fn worker(viewed: &Viewed<'_>, address: &str) -> Result<Json, Failed>
             fields.insert(name.to_owned(), value);
         }
     }
-    let keys: Vec<String> = processing.iter().map(key_text).collect();
+    let keys: Vec<String> = processing.iter().map(|key| key_text(viewed, key)).collect();
     let sizes = sizes.iter();
     let sizes: Vec<Json> = sizes
-        .map(|(key, nbytes)| json!({"key": key_text(key), "nbytes": nbytes}))
+        .map(|(key, nbytes)| json!({"key": key_text(viewed, key), "nbytes": nbytes}))
         .collect();
     Ok(json!({
         "worker": document,
@@ -110,12 +110,12 @@ fn forwarded(worker: &str, request: Unknown) -> Request {
 }
 
 /// The request for the last lines of a worker's log.
-pub(crate) fn logs_request(worker: &str) -> Request {
+pub(super) fn logs_request(worker: &str) -> Request {
     forwarded(worker, Unknown::new("get_logs").field("n", MAX_LINES))
 }
 
 /// The lines of a log, of a worker or the scheduler, oldest first.
-pub(crate) fn logs(reply: &Value) -> Json {
+pub(super) fn logs(reply: &Value) -> Json {
     let (Value::List(lines) | Value::Tuple(lines)) = reply else {
         return json!({"lines": []});
     };
@@ -145,7 +145,7 @@ pub(super) fn call_stack_request(worker: &str) -> Request {
 }
 
 /// The call stacks of tasks.
-pub(super) fn call_stacks(reply: &Value) -> Json {
+pub(super) fn call_stacks(viewed: &Viewed<'_>, reply: &Value) -> Json {
     let mut stacks = Vec::new();
     if let Value::Dict(tasks) = reply {
         for (key, frames) in tasks.iter().take(MAX_LISTED) {
@@ -159,7 +159,7 @@ pub(super) fn call_stacks(reply: &Value) -> Json {
                 other => vec![cut(&other.to_unquoted()).into_owned()],
             };
             let key = match key.as_str() {
-                Some(key) => key_text(&Key::from(key)),
+                Some(key) => key_text(viewed, &Key::from(key)),
                 None => cut(&key.to_string()).into_owned(),
             };
             stacks.push(json!({"key": key, "frames": frames}));

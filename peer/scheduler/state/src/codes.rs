@@ -16,7 +16,7 @@ const MAX_CHANGES: usize = 1 << 10;
 const MAX_LEN: usize = 16 << 10;
 
 /// Maximum size in bytes of what a client sends as code. More is not read.
-const MAX_SENT_LEN: usize = 1 << 20;
+const MAX_SENT_LEN: usize = 256 << 10;
 
 /// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 32;
@@ -61,7 +61,12 @@ pub(super) fn read(code: &Value) -> Option<Arc<str>> {
     if code.heap_len() > MAX_SENT_LEN {
         return None;
     }
-    let (Value::Tuple(frames) | Value::List(frames)) = code.clone().opened().ok()? else {
+    // A compressed pickle could be of any length.
+    let Value::Serialized(code) = code else {
+        return None;
+    };
+    code.plain_pickle()?;
+    let (Value::Tuple(frames) | Value::List(frames)) = code.open().ok()? else {
         return None;
     };
     let mut text = String::new();

@@ -296,6 +296,7 @@ impl KeyGroups {
                 && let Some(prefix) = self.prefixes.remove(id)
             {
                 self.by_prefix.remove(&prefix.name);
+                self.prefixes[OTHERS_ID].totals.add(&prefix.totals);
             }
         }
         let name: Arc<str> = name.into();
@@ -424,14 +425,13 @@ impl State {
         self.key_groups.prefixes.part_count()
     }
 
-    /// A part of all prefixes with what has happened to their tasks, at most 1,024 of them. There are at
-    /// most 16,384; the tasks of further ones count for the prefix `Other`.
-    pub fn prefix_totals(&self, part: usize) -> Vec<(Arc<str>, PrefixTotals)> {
-        let prefixes = self.key_groups.prefixes.part(part);
-        let totals = prefixes.map(|prefix| (Arc::clone(&prefix.name), prefix.totals));
-        totals
-            .filter(|(_, totals)| *totals != PrefixTotals::default())
-            .collect()
+    /// A part of all prefixes with what has happened to their tasks, at most 1,024 of them, each with its
+    /// place, which no other one has as long as it is known. There are at most 16,384; those of further
+    /// ones, and of those that were forgotten, count for the prefix at place 0, which is `Other`.
+    pub fn prefix_totals(&self, part: usize) -> Vec<(u32, Arc<str>, PrefixTotals)> {
+        let prefixes = self.key_groups.prefixes.entries(part);
+        let totals = prefixes.map(|(id, prefix)| (id, Arc::clone(&prefix.name), prefix.totals));
+        totals.collect()
     }
 
     /// The number of parts of all groups of tasks.
@@ -538,6 +538,11 @@ mod tests {
         let others = ids.iter().filter(|id| **id == OTHERS_ID).count();
         assert_eq!(others, MAX_COUNT + 1);
         assert_eq!(groups.totals.of("released"), 2 * MAX_COUNT as u64);
+        let forgotten = |groups: &KeyGroups| -> u64 {
+            let prefixes = groups.prefixes.iter();
+            prefixes.map(|(_, prefix)| prefix.totals.forgotten).sum()
+        };
+        assert_eq!(forgotten(&groups), 2);
         for id in ids {
             groups.remove(id, StateName::Released);
         }
@@ -549,6 +554,8 @@ mod tests {
             (groups.by_prefix.len(), groups.unused.len()),
             (MAX_COUNT, MAX_COUNT - 2)
         );
+        // What has happened to their tasks still counts.
+        assert_eq!(forgotten(&groups), 2 * MAX_COUNT as u64 + 2);
         let long = groups.add(&Key::from("é".repeat(MAX_NAME_LEN)));
         assert_eq!(groups.groups[long].name.len(), MAX_NAME_LEN);
     }

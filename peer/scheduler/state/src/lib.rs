@@ -493,8 +493,9 @@ pub struct State {
     run_count: i64,
     /// The cause of the tasks sent at a time, as in Dask, which has the time in it.
     compute_stimulus: (Duration, String),
-    /// The last task that was taken from a worker, until its next stage is set, and that worker.
-    unassigned: Option<(TaskId, WorkerId)>,
+    /// The last task that was taken from a worker, until its next stage is set, and the address of that
+    /// worker, which may have left.
+    unassigned: Option<(TaskId, Arc<str>)>,
     /// Number of tasks in the queues of workers.
     queued_count: usize,
     /// Number of tasks that workers were sent.

@@ -180,6 +180,16 @@ impl State {
         (found, (!is_last).then_some(end))
     }
 
+    /// The number of a task, as overviews have it.
+    pub fn task_number(&self, key: &Key) -> Option<u32> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The key of the task with a number.
+    pub fn key_of(&self, number: u32) -> Option<Key> {
+        self.tasks.get(number).map(|task| task.key.clone())
+    }
+
     /// Looks through at most 1,024 tasks from a place on, and returns those of a group, or all of them,
     /// as nodes of a graph, with the place from which to go on.
     pub fn graph_of_tasks(&self, from: u32, group: Option<&str>) -> (Vec<TaskNode>, Option<u32>) {

@@ -315,6 +315,7 @@ impl State {
             return;
         }
         left.tasks.processing.push(task.key.clone());
+        self.unassigned = Some((id, Arc::clone(&left.worker.address)));
         if !left.is_expected {
             task.kill_count += 1;
             self.key_groups.suspect(task.key_group);

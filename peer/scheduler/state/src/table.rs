@@ -82,6 +82,14 @@ impl<T> Table<T> {
         part.iter().flatten()
     }
 
+    /// The same with their indexes.
+    pub(super) fn entries(&self, part: usize) -> impl Iterator<Item = (u32, &T)> {
+        let first = u32::try_from(part * PART).unwrap_or(u32::MAX);
+        let values = self.parts.get(part).map_or(&[][..], |part| part);
+        let slots = (first..).zip(values);
+        slots.filter_map(|(id, slot)| Some((id, slot.as_ref()?)))
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         let slots = (0..).zip(self.parts.iter_mut().flatten());
         slots.filter_map(|(id, slot)| Some((id, slot.as_mut()?)))

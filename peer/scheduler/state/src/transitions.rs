@@ -43,11 +43,13 @@ impl State {
             self.last_transition = self.now;
             // The one that it goes to, or else the one that it was at.
             let on = task.stage.worker().or(before.worker());
-            let on = on.or(left.map(|(_, on)| on));
+            let worker = on.and_then(|on| self.workers.get(&on));
+            let worker = worker.map(|worker| Arc::clone(&worker.address));
+            let worker = worker.or(left.map(|(_, address)| address));
             let key = task.key.clone();
             self.key_groups
                 .change(task.key_group, from, to, task.nbytes);
-            self.record(key, from.as_str(), to.as_str(), on);
+            self.record(key, from.as_str(), to.as_str(), worker);
         }
         if failed.is_some() || had_failed {
             self.journal_failure(id, failed.as_ref());
@@ -57,12 +59,11 @@ impl State {
         }
     }
 
-    fn record(&mut self, key: Key, from: &'static str, to: &'static str, on: Option<WorkerId>) {
+    fn record(&mut self, key: Key, from: &'static str, to: &'static str, worker: Option<Arc<str>>) {
         let change = TaskChange::State { from, to };
         let stimulus = self.stimulus.clone();
         let mut event = TaskEvent::new(key, change, stimulus, self.now.as_secs_f64());
-        let worker = on.and_then(|on| self.workers.get(&on));
-        event.worker = worker.map(|worker| Arc::clone(&worker.address));
+        event.worker = worker;
         if self.is_watched {
             self.actions.push(Action::Task(event.clone()));
         }
@@ -135,7 +136,10 @@ impl State {
     pub(super) fn unassign(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let place = (task.priority, id);
-        self.unassigned = task.stage.worker().map(|on| (id, on));
+        let on = task.stage.worker().and_then(|on| self.workers.get(&on));
+        if let Some(worker) = on {
+            self.unassigned = Some((id, Arc::clone(&worker.address)));
+        }
         match task.stage {
             TaskStage::Ready => {
                 self.todo.ready.remove(&place);

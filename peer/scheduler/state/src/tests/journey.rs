@@ -364,6 +364,19 @@ fn does_not_delete_data_under_a_reused_key() {
 }
 
 #[test]
+fn steps_name_a_worker_that_has_died() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("z", &[])], &["z"]);
+    cluster.lose_worker(worker);
+    let wanted = ["z"].into_iter().collect();
+    let steps = cluster.state.story(&wanted);
+    let last = steps.last().expect("steps");
+    assert_eq!(last.worker.as_deref(), Some("tcp://a:1"), "{last}");
+}
+
+#[test]
 fn story_has_stages_and_stimuli() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
@@ -404,7 +417,9 @@ fn story_has_stages_and_stimuli() {
     let workers: Vec<Option<&str>> = workers.map(|step| step.worker.as_deref()).collect();
     let on = Some("tcp://a:1");
     assert_eq!(workers, [None, None, on, on, None, None]);
-    let (_, totals) = &cluster.state.prefix_totals(0)[0];
+    let prefixes = cluster.state.prefix_totals(0);
+    let mut prefixes = prefixes.iter().filter(|(_, name, _)| **name == *"z");
+    let (_, _, totals) = prefixes.next().expect("its prefix");
     let entered: Vec<_> = totals
         .entered
         .iter()
