@@ -51,6 +51,7 @@ async fn hostile_names_are_text() {
     // Each key has a page, also one that does not fit into an address, or is no text.
     for query in ["xxxxxxxxxx", "1.5"] {
         browser.open(&format!("/tasks?query={}", encoded(query)));
+        browser.wait("return document.querySelector('table.rows tbody a')");
         browser.click("table.rows tbody a");
         browser.wait_for_text(".page-head .state", "memory");
         browser.wait_for_text("h1", query);
