@@ -185,9 +185,13 @@ async fn a_submission_that_did_not_arrive_is_sent_again_and_others_are_not() {
         let [second, third] = &both.expect("submitted")[..] else {
             panic!("two futures")
         };
-        assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
+        let mut changed = connection.changed().await;
         assert_eq!(result(third).await, Value::from(8));
-        assert_eq!(connection.changed().await, Some(Connection::Connected));
+        // It may be connected again before its loss was looked at.
+        if changed == Some(Connection::Reconnecting) {
+            changed = connection.changed().await;
+        }
+        assert_eq!(changed, Some(Connection::Connected));
         let returned = connection.last_return().expect("it has returned");
         assert_eq!(returned.sent_again, 1, "{returned}");
         assert_eq!(result(second).await, Value::from(7));
