@@ -136,14 +136,18 @@ impl Directory {
         let mut found = self.find()?;
         // The beginning of a segment is on disk before anything follows. The first one is whole before
         // it has its name.
-        match found.pop_if(|last| last.is_unbegun()) {
-            Some(last) if !found.is_empty() => remove(&last.path)?,
-            last => {
-                found.extend(last);
-                if let Some(last) = found.last_mut() {
-                    last.is_last = true;
-                }
+        let missing = |number: u64, has_earlier| JournalError::Missing {
+            path: self.path_of(number, "segment"),
+            has_earlier,
+        };
+        let unbegun = found.pop_if(|last| last.is_unbegun());
+        match (found.last_mut(), unbegun) {
+            (Some(last), Some(unbegun)) if last.number + 1 == unbegun.number => {
+                remove(&unbegun.path)?;
             }
+            (Some(_), Some(unbegun)) => return Err(missing(unbegun.number - 1, true)),
+            (None, unbegun) => found.extend(unbegun),
+            (Some(last), None) => last.is_last = true,
         }
         // From the last to the last one that is complete, none is missing.
         let mut needed = Vec::new();
@@ -155,10 +159,7 @@ impl Directory {
                 break;
             }
             if found.last().is_none_or(|last| last.number != before) {
-                return Err(JournalError::Missing {
-                    path: self.path_of(before, "segment"),
-                    has_earlier: !found.is_empty(),
-                });
+                return Err(missing(before, !found.is_empty()));
             }
         }
         needed.reverse();
