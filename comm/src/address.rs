@@ -322,6 +322,10 @@ impl fmt::Display for AddressError {
 
 impl core::error::Error for AddressError {}
 
+daskwire::kinds! {
+    AddressError: |_| ErrorKind::Invalid;
+}
+
 /// Schemes whose locations are checked to be `host:port` when they are parsed.
 const CHECKED_SCHEMES: [&str; 5] = ["tcp", "tls", "quic", "ws", "wss"];
 

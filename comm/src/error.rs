@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::io;
 
+use daskwire::ErrorKind;
 use daskwire::frame::{EncodeError, FrameError, Prefix};
 use daskwire::handshake::HandshakeError;
 use daskwire::transport::TransportError;
@@ -224,6 +225,37 @@ impl fmt::Display for Closed {
                  there were too many",
             ),
         }
+    }
+}
+
+daskwire::kinds! {
+    CommError: |error| match error {
+        Self::Closed(_) => ErrorKind::Connection,
+        Self::Timeout { .. } => ErrorKind::Timeout,
+        Self::Connect { error, .. } | Self::Io(error) => kind_of_io(error.kind()),
+        Self::Encode(_) | Self::Scheme { .. } | Self::NoTls { .. } => ErrorKind::Invalid,
+        Self::Address { error, .. } => error.kind(),
+        Self::Bind { .. } | Self::OutOfMemory { .. } => ErrorKind::System,
+        #[cfg(feature = "tls")]
+        Self::Tls(failure) => failure.kind(),
+        Self::Frame(_)
+        | Self::Handshake(_)
+        | Self::Prefix { .. }
+        | Self::PeerSpeaksTls
+        | Self::PeerSpeaksHttp => ErrorKind::Protocol,
+    };
+}
+
+/// The kind of an I/O error of a connection. Those of transports, such as a WebSocket that a proxy
+/// refuses, tell by theirs what happened.
+#[doc(hidden)]
+pub const fn kind_of_io(kind: io::ErrorKind) -> ErrorKind {
+    match kind {
+        io::ErrorKind::InvalidInput => ErrorKind::Invalid,
+        io::ErrorKind::PermissionDenied => ErrorKind::Refused,
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        io::ErrorKind::InvalidData => ErrorKind::Protocol,
+        _ => ErrorKind::Connection,
     }
 }
 

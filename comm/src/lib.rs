@@ -109,7 +109,7 @@ mod writer;
 pub use address::{Address, AddressError};
 pub use comm::{Comm, CommOptions, Encryption, RawConnection, ReadHalf, WireFormat, WriteHalf};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
-pub use error::{Closed, CommError, Phase};
+pub use error::{Closed, CommError, Phase, kind_of_io};
 pub use frames::Frames;
 pub use inproc::Inproc;
 pub use linger::{linger_permit, lingering};
@@ -125,9 +125,9 @@ pub use transport::{
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;
-pub use daskwire::Limits;
 pub use daskwire::comm::Agreement;
 pub use daskwire::compression::Codec;
+pub use daskwire::{ErrorKind, Limits};
 
 /// The example in the README, tested as a doctest.
 #[cfg(doctest)]

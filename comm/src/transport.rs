@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use crate::error::kind_of_io;
 use crate::event::CommEvent;
 use crate::inproc::Inproc;
 use crate::listener::Listener;
@@ -224,6 +225,14 @@ impl core::error::Error for ConnectError {
             Self::Fatal(error) => error.source(),
         }
     }
+}
+
+daskwire::kinds! {
+    ConnectError: |error| match error {
+        Self::NoAnswer => ErrorKind::Timeout,
+        Self::Failed(error) => kind_of_io(error.kind()),
+        Self::Fatal(error) => error.kind(),
+    };
 }
 
 impl From<io::Error> for ConnectError {

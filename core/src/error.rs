@@ -142,3 +142,11 @@ from! {
 }
 
 impl core::error::Error for Error {}
+
+crate::kinds! {
+    Error: |error| match error {
+        Self::Comm(CommError::Closed(_)) => ErrorKind::Connection,
+        error if error.is_caller_fault() => ErrorKind::Invalid,
+        _ => ErrorKind::Protocol,
+    };
+}

@@ -96,6 +96,7 @@ macro_rules! with_fields {
 pub mod comm;
 pub mod display;
 mod error;
+mod error_kind;
 pub mod frame;
 pub mod handshake;
 mod limits;
@@ -114,6 +115,7 @@ pub use daskwire_compression::BufferTooSmall;
 #[doc(hidden)]
 pub use daskwire_compression::{copy, invariant};
 pub use error::Error;
+pub use error_kind::ErrorKind;
 pub use limits::Limits;
 
 /// The example in the README, which is tested with those above.

@@ -16,7 +16,7 @@ use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
 #[cfg(feature = "worker")]
 use crate::worker;
-use crate::{ErrorKind, RemoteError, RequestError};
+use crate::{RemoteError, RequestError};
 
 /// Defines an error with a variant for each of several errors, which convert to it.
 macro_rules! any_of {
@@ -45,6 +45,12 @@ macro_rules! any_of {
                     $($(#[cfg($cfg)])? Self::$variant(error) => error.source(),)*
                 }
             }
+        }
+
+        daskwire_rpc::kinds! {
+            $name: |error| match error {
+                $($(#[cfg($cfg)])? Self::$variant(error) => error.kind(),)*
+            };
         }
 
         $($(#[cfg($cfg)])? impl From<$type> for $name {
@@ -121,44 +127,5 @@ impl From<IdentityError> for Error {
 impl From<RelayError> for Error {
     fn from(error: RelayError) -> Self {
         Self::Relay(Arc::new(error))
-    }
-}
-
-impl Error {
-    /// The kind of the error.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Request(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Connect(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Disconnected(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Submit(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Task(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Run(error) => error.kind(),
-            #[cfg(feature = "client")]
-            Self::Scatter(error) => error.kind(),
-            #[cfg(feature = "worker")]
-            Self::StartWorker(error) => error.kind(),
-            #[cfg(feature = "scheduler")]
-            Self::StartScheduler(error) => error.kind(),
-            #[cfg(feature = "scheduler")]
-            Self::Scheduler(error) => error.kind(),
-            #[cfg(feature = "local-cluster")]
-            Self::StartCluster(error) => error.kind(),
-            Self::Identity(error) => error.kind(),
-            Self::Relay(error) => error.kind(),
-            Self::Remote(_) => ErrorKind::Exception,
-            Self::Value(_) | Self::Type(_) => ErrorKind::Value,
-        }
-    }
-
-    /// Whether the same operation may succeed if it is repeated later, see
-    /// [`ErrorKind::is_retryable`].
-    pub fn is_retryable(&self) -> bool {
-        self.kind().is_retryable()
     }
 }

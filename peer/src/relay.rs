@@ -117,7 +117,7 @@ daskwire_rpc::kinds! {
         Self::Timeout { .. } => ErrorKind::Timeout,
         Self::Frame(_) => ErrorKind::Protocol,
         Self::Io(_) => ErrorKind::Connection,
-        Self::Comm(error) | Self::Target(error) => ErrorKind::of_comm(error),
+        Self::Comm(error) | Self::Target(error) => error.kind(),
         Self::TooManyConnections { .. } => ErrorKind::Refused,
     };
 }

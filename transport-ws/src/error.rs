@@ -81,7 +81,7 @@ impl WsError {
         }
     }
 
-    const fn kind(&self) -> io::ErrorKind {
+    const fn io_kind(&self) -> io::ErrorKind {
         match self {
             // A proxy answers so while its server restarts, so another attempt may succeed.
             Self::Refused {
@@ -157,9 +157,13 @@ impl fmt::Display for WsError {
 
 impl core::error::Error for WsError {}
 
+daskwire::kinds! {
+    WsError: |error| daskwire_comm::kind_of_io(error.io_kind());
+}
+
 impl From<WsError> for io::Error {
     fn from(error: WsError) -> Self {
-        Self::new(error.kind(), error)
+        Self::new(error.io_kind(), error)
     }
 }
 
@@ -180,5 +184,29 @@ pub(crate) fn protocol(reason: impl Into<Box<str>>) -> WsError {
 pub(crate) fn upgrade(reason: impl Into<Box<str>>) -> WsError {
     WsError::Upgrade {
         reason: reason.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daskwire_comm::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_same_kind_within_the_error_of_a_comm() {
+        let cases = [
+            (WsError::Refused { status: 503 }, ErrorKind::Connection),
+            (WsError::Refused { status: 403 }, ErrorKind::Refused),
+            (WsError::Refused { status: 404 }, ErrorKind::Unsupported),
+            (WsError::NotHttp, ErrorKind::Unsupported),
+            (WsError::Text, ErrorKind::Protocol),
+            (WsError::NoClose, ErrorKind::Connection),
+        ];
+        for (error, kind) in cases {
+            assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(error.is_retryable(), kind == ErrorKind::Connection);
+            assert_eq!(CommError::from(error).kind(), kind);
+        }
     }
 }

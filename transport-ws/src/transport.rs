@@ -56,6 +56,10 @@ impl core::fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
+daskwire::kinds! {
+    HeaderError: |_| ErrorKind::Invalid;
+}
+
 impl WsOptions {
     /// Adds a header to the requests of connectors, such as `Authorization` for a proxy
     /// (`headers` in `extra_conn_args` of Dask). Its value is not printed.

@@ -383,6 +383,10 @@ impl fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
+daskwire::kinds! {
+    Elapsed: |_| ErrorKind::Timeout;
+}
+
 /// Awaits a future for at most `after`.
 ///
 /// # Errors

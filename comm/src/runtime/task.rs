@@ -67,6 +67,13 @@ impl fmt::Display for TaskError {
 
 impl core::error::Error for TaskError {}
 
+daskwire::kinds! {
+    TaskError: |error| match error.panic {
+        Some(_) => ErrorKind::System,
+        None => ErrorKind::Closed,
+    };
+}
+
 impl<T> Task<T> {
     /// Aborts the task at its next await point, if it has not ended.
     pub fn abort(&self) {

@@ -271,6 +271,10 @@ impl fmt::Display for TlsFailure {
     }
 }
 
+daskwire::kinds! {
+    TlsFailure: |_| ErrorKind::Refused;
+}
+
 impl core::error::Error for TlsFailure {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.error)

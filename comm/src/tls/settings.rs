@@ -867,3 +867,10 @@ impl fmt::Display for TlsError {
 }
 
 impl core::error::Error for TlsError {}
+
+daskwire::kinds! {
+    TlsError: |error| match error.problem {
+        TlsProblem::Read(_) => ErrorKind::System,
+        _ => ErrorKind::Invalid,
+    };
+}

@@ -9,7 +9,7 @@ use daskwire::comm::{
 use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix, encode_prelude};
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
-use daskwire::{BufferTooSmall, Error};
+use daskwire::{BufferTooSmall, Error, ErrorKind};
 
 type End<'b> = Comm<'b, 4>;
 
@@ -191,6 +191,7 @@ fn buffer_errors_have_the_needed_length_and_can_be_retried() {
     let error = comm.push(&mut input).unwrap_err();
     assert!(error.is_caller_fault());
     assert_eq!(Error::from(error).needed(), Some(300));
+    assert_eq!(Error::from(error).kind(), ErrorKind::Invalid);
     assert_eq!(input.len(), 300);
     assert_eq!(comm.space().map(|_| ()), Err(error));
     comm.set_incoming(&mut larger).unwrap();
@@ -376,6 +377,7 @@ fn invalid_messages_are_final() {
     comm.push(&mut &theirs[..]).unwrap();
     let error = comm.push(&mut &[0xff; 24][..]).unwrap_err();
     assert!(!error.is_caller_fault() && !Error::from(error).is_caller_fault());
+    assert_eq!(Error::from(error).kind(), ErrorKind::Protocol);
     has_failed(&mut comm);
     // A message instead of a handshake.
     let request = vector("modern-nosplit-2026.8.0/docs-status-ok").bytes;

@@ -63,6 +63,10 @@ impl fmt::Display for EncodeError {
 
 impl core::error::Error for EncodeError {}
 
+daskwire::kinds! {
+    EncodeError: |_| ErrorKind::Invalid;
+}
+
 impl EncodeError {
     /// The line of the fault in the document, from 1; the first line for faults
     /// of the whole document.

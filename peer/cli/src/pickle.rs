@@ -91,6 +91,10 @@ impl Display for Fault {
 
 impl std::error::Error for Fault {}
 
+daskwire::kinds! {
+    Fault: |_| ErrorKind::Value;
+}
+
 /// Indentation after a mark, in columns.
 const INDENT: usize = 2;
 

@@ -322,7 +322,7 @@ impl fmt::Display for ScatterError {
 kinds! {
     ConnectError: |error| match error {
         Self::Request(error) => error.kind(),
-        Self::Release(_) => ErrorKind::Unsupported,
+        Self::Release(error) => error.kind(),
         Self::File { .. } | Self::Runtime(_) => ErrorKind::System,
         Self::NotNamed => ErrorKind::Invalid,
         Self::Refused { .. } => ErrorKind::Refused,
@@ -338,13 +338,14 @@ kinds! {
         Self::Disconnected(error) => error.kind(),
     };
     TaskError: |error| match error {
-        Self::Failed { .. } => ErrorKind::Exception,
+        Self::Failed { error, .. } => error.kind(),
         Self::Cancelled { .. } => ErrorKind::Cancelled,
         Self::Lost { .. } => ErrorKind::Lost,
         Self::Timeout { .. } => ErrorKind::Timeout,
         Self::Value { .. } | Self::Type { .. } => ErrorKind::Value,
         Self::Request { error, .. } => error.kind(),
-        Self::Disconnected { is_reconnecting, .. } => ErrorKind::of_disconnected(*is_reconnecting),
+        Self::Disconnected { is_reconnecting: true, .. } => ErrorKind::Connection,
+        Self::Disconnected { .. } => ErrorKind::Closed,
     };
     ScatterError: |error| match error {
         Self::Value { .. } | Self::EmptyKey => ErrorKind::Invalid,

@@ -55,7 +55,7 @@ pub enum RunError {
 kinds! {
     RunError: |error| match error {
         Self::Value { .. } => ErrorKind::Invalid,
-        Self::Failed { .. } => ErrorKind::Exception,
+        Self::Failed { error, .. } => error.kind(),
         Self::File { .. } => ErrorKind::System,
         Self::Request(error) => error.kind(),
     };

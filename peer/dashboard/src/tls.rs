@@ -103,6 +103,10 @@ impl fmt::Display for TlsFilesError {
 
 impl core::error::Error for TlsFilesError {}
 
+daskwire_rpc::kinds! {
+    TlsFilesError: |_| ErrorKind::Invalid;
+}
+
 impl TlsFiles {
     /// The files of a certificate and its key.
     pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {

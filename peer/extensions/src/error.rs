@@ -129,3 +129,16 @@ impl fmt::Display for RequestRefusal {
 }
 
 impl core::error::Error for RequestRefusal {}
+
+daskwire_messages::kinds! {
+    RequestRefusal: |error| match error {
+        Self::Timeout { .. } | Self::UnknownTask { .. } => ErrorKind::Timeout,
+        Self::Full { .. } => ErrorKind::System,
+        Self::Missing { .. }
+        | Self::UnknownSemaphore { .. }
+        | Self::InconsistentLeases { .. }
+        | Self::DatasetExists { .. }
+        | Self::Argument { .. } => ErrorKind::Invalid,
+        Self::BatchWithTimeout | Self::Unsupported { .. } => ErrorKind::Unsupported,
+    };
+}

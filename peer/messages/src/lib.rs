@@ -25,6 +25,9 @@ pub mod quantity;
 pub mod release;
 
 #[doc(inline)]
+/// For the crates of this workspace.
+#[doc(hidden)]
+pub use daskwire::kinds;
 pub use daskwire_value as value;
 #[doc(inline)]
 pub use daskwire_value::memory;

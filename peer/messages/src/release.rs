@@ -136,6 +136,12 @@ impl fmt::Display for UnsupportedPeer {
 
 impl core::error::Error for UnsupportedPeer {}
 
+daskwire::kinds! {
+    ParseReleaseError: |_| ErrorKind::Invalid;
+    UnsupportedRelease: |_| ErrorKind::Unsupported;
+    UnsupportedPeer: |_| ErrorKind::Unsupported;
+}
+
 /// The name of this implementation among the packages of `versions`.
 pub const PACKAGE: &str = "daskwire";
 

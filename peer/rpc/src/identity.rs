@@ -76,12 +76,12 @@ pub enum IdentityError {
     Answer(ProtocolError),
 }
 
-crate::kinds! {
+daskwire::kinds! {
     IdentityError: |error| match error {
-        Self::Comm(error) => ErrorKind::of_comm(error),
+        Self::Comm(error) => error.kind(),
         Self::NoAnswer => ErrorKind::Connection,
         Self::Timeout(_) => ErrorKind::Timeout,
-        Self::Answer(_) => ErrorKind::Protocol,
+        Self::Answer(error) => error.kind(),
     };
 }
 

@@ -24,7 +24,6 @@ pub mod channel;
 #[doc(hidden)]
 pub mod clock;
 mod compress;
-mod error_kind;
 #[doc(hidden)]
 pub mod event;
 #[doc(hidden)]
@@ -47,7 +46,9 @@ mod request_error;
 pub mod story;
 
 pub use channel::{ObservedMessage, Observer};
-pub use error_kind::ErrorKind;
+pub use daskwire::ErrorKind;
+#[doc(hidden)]
+pub use daskwire::kinds;
 pub use meter::Meter;
 pub use net::transports;
 #[cfg(feature = "tls")]

@@ -145,6 +145,24 @@ impl fmt::Display for RequestError {
     }
 }
 
+daskwire::kinds! {
+    RequestError: |error| match error {
+        Self::Address { error, .. } => error.kind(),
+        Self::Comm(error) => error.kind(),
+        Self::Protocol(error) => error.kind(),
+        Self::Remote(error) => error.kind(),
+        Self::Closed { .. }
+        | Self::NotReading { .. }
+        | Self::Disconnected { is_reconnecting: true, .. } => ErrorKind::Connection,
+        Self::Disconnected { .. } => ErrorKind::Closed,
+        Self::Timeout { .. } => ErrorKind::Timeout,
+        Self::Build(_) | Self::Value(_) => ErrorKind::Invalid,
+        Self::Missing { .. } => ErrorKind::Lost,
+        Self::Unsupported { .. } => ErrorKind::Unsupported,
+        Self::Reply { error, .. } => error.kind(),
+    };
+}
+
 impl core::error::Error for RequestError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {

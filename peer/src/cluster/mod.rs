@@ -107,7 +107,7 @@ pub enum StartError {
 
 daskwire_rpc::kinds! {
     StartError: |error| match error {
-        Self::Listen(error) => ErrorKind::of_comm(error),
+        Self::Listen(error) => error.kind(),
         Self::Scheduler(error) => error.kind(),
         Self::Worker(error) => error.kind(),
         #[cfg(feature = "self-signed")]

@@ -63,6 +63,16 @@ impl fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
+daskwire::kinds! {
+    TableError: |error| match error {
+        Self::Value(error) => error.kind(),
+        Self::NotATable { .. }
+        | Self::Column { .. }
+        | Self::Unsupported { .. }
+        | Self::Arrow(_) => ErrorKind::Value,
+    };
+}
+
 impl From<ValueError> for TableError {
     fn from(error: ValueError) -> Self {
         Self::Value(error)

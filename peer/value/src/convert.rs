@@ -80,6 +80,10 @@ impl fmt::Display for WrongType {
 
 impl core::error::Error for WrongType {}
 
+daskwire::kinds! {
+    WrongType: |_| ErrorKind::Value;
+}
+
 /// The error of converting a value to a value, which cannot fail.
 impl From<Infallible> for WrongType {
     fn from(never: Infallible) -> Self {

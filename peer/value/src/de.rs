@@ -58,6 +58,10 @@ impl fmt::Display for SerdeError {
 
 impl core::error::Error for SerdeError {}
 
+daskwire::kinds! {
+    SerdeError: |_| ErrorKind::Value;
+}
+
 impl de::Error for SerdeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self {

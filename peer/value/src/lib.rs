@@ -90,6 +90,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+pub use daskwire::ErrorKind;
 use daskwire::Limits;
 use daskwire_numpy::NumpyError;
 pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
@@ -338,6 +339,19 @@ impl fmt::Display for ValueError {
 }
 
 impl core::error::Error for ValueError {}
+
+daskwire::kinds! {
+    ValueError: |error| match error {
+        Self::Payload(_)
+        | Self::Pickle(_)
+        | Self::Unknown { .. }
+        | Self::TooLarge
+        | Self::NotSent { .. } => ErrorKind::Value,
+        Self::Unsupported { .. } | Self::Conversion { .. } | Self::Write(_) => ErrorKind::Invalid,
+        #[cfg(feature = "serde")]
+        Self::Type(error) => error.kind(),
+    };
+}
 
 impl From<NumpyError> for ValueError {
     fn from(error: NumpyError) -> Self {

@@ -56,6 +56,10 @@ impl fmt::Display for ProtocolError {
 
 impl core::error::Error for ProtocolError {}
 
+daskwire::kinds! {
+    ProtocolError: |_| ErrorKind::Protocol;
+}
+
 impl From<MessageError> for ProtocolError {
     fn from(error: MessageError) -> Self {
         Self::Message(error)

@@ -36,10 +36,9 @@ pub enum StartError {
 kinds! {
     StartError: |error| match error {
         Self::Request(error) => error.kind(),
-        Self::Listen(_) | Self::Directory(_) | Self::Thread(_) | Self::Python(_) => {
-            ErrorKind::System
-        }
-        Self::Release(_) => ErrorKind::Unsupported,
+        Self::Listen(error) => error.kind(),
+        Self::Release(error) => error.kind(),
+        Self::Directory(_) | Self::Thread(_) | Self::Python(_) => ErrorKind::System,
         Self::Refused { .. } => ErrorKind::Refused,
     };
 }

@@ -57,6 +57,10 @@ impl fmt::Display for TaggedError {
 
 impl std::error::Error for TaggedError {}
 
+daskwire::kinds! {
+    TaggedError: |_| ErrorKind::Value;
+}
+
 /// The length and hash of bytes.
 pub(super) fn digest(bytes: &[u8]) -> Value {
     let hash: String = Sha256::digest(bytes)

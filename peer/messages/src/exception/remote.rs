@@ -103,6 +103,10 @@ impl RemoteError {
 
 impl core::error::Error for RemoteError {}
 
+daskwire::kinds! {
+    RemoteError: |_| ErrorKind::Exception;
+}
+
 macro_rules! raised {
     ($($type:ty, $class:literal;)*) => {$(
         #[doc = concat!("A `", $class, "`.")]

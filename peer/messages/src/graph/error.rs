@@ -79,6 +79,17 @@ impl fmt::Display for GraphError {
 
 impl core::error::Error for GraphError {}
 
+daskwire::kinds! {
+    GraphError: |error| match error {
+        Self::Value(error) => error.kind(),
+        Self::Unknown { .. }
+        | Self::Iterable { .. }
+        | Self::Callable { .. }
+        | Self::Annotation { .. }
+        | Self::Unexpected { .. } => ErrorKind::Value,
+    };
+}
+
 impl From<ValueError> for GraphError {
     fn from(error: ValueError) -> Self {
         Self::Value(error)

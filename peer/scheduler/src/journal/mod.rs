@@ -178,10 +178,8 @@ impl core::error::Error for JournalError {}
 daskwire_rpc::kinds! {
     JournalError: |error| match error {
         Self::InUse { .. } | Self::Io { .. } => ErrorKind::System,
-        Self::NotASegment { .. }
-        | Self::Missing { .. }
-        | Self::Damaged { .. }
-        | Self::Record { .. } => ErrorKind::Invalid,
+        Self::NotASegment { .. } | Self::Missing { .. } | Self::Damaged { .. } => ErrorKind::Invalid,
+        Self::Record { error, .. } => error.kind(),
     };
 }
 

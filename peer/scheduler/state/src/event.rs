@@ -358,3 +358,11 @@ impl fmt::Display for WorkerRefusal {
 }
 
 impl core::error::Error for WorkerRefusal {}
+
+daskwire::kinds! {
+    WorkerRefusal: |error| match error {
+        Self::AddressTaken { .. } | Self::NameTaken { .. } | Self::IdTaken => ErrorKind::Refused,
+        Self::InvalidName { .. } => ErrorKind::Invalid,
+        Self::Release(error) => error.kind(),
+    };
+}

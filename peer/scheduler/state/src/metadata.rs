@@ -83,6 +83,13 @@ impl fmt::Display for MetadataError {
 
 impl core::error::Error for MetadataError {}
 
+daskwire::kinds! {
+    MetadataError: |error| match error {
+        Self::Missing(_) | Self::NotADict { .. } | Self::EmptyPath => ErrorKind::Invalid,
+        Self::TooLarge => ErrorKind::System,
+    };
+}
+
 impl Metadata {
     /// Stores a value. Values on the path that are not dictionaries are replaced.
     pub(super) fn set(&mut self, path: &[Key], value: Value) -> Result<(), MetadataError> {

@@ -28,6 +28,10 @@ impl fmt::Display for RecordError {
 
 impl core::error::Error for RecordError {}
 
+daskwire::kinds! {
+    RecordError: |_| ErrorKind::Invalid;
+}
+
 /// Writes the content of a record.
 pub(crate) struct Writer<'o> {
     out: &'o mut Vec<u8>,

@@ -175,6 +175,20 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
+daskwire::kinds! {
+    Refusal: |error| match &*error.reason {
+        RefusalReason::Annotations(error) => error.kind(),
+        RefusalReason::Graph(error) => error.kind(),
+        RefusalReason::Raised { .. } => ErrorKind::Exception,
+        RefusalReason::Helper { .. } => ErrorKind::System,
+        RefusalReason::AnnotationsType { .. }
+        | RefusalReason::Annotation { .. }
+        | RefusalReason::DuplicateKey
+        | RefusalReason::Cycle
+        | RefusalReason::Recorded { .. } => ErrorKind::Invalid,
+    };
+}
+
 impl Refusal {
     /// Creates the refusal of these keys.
     pub fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
