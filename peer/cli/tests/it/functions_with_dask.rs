@@ -44,6 +44,13 @@ fn functions() -> (Functions, Ended) {
         .function("raise_as", |class: String| -> Result<(), RemoteError> {
             Err(RemoteError::new(&class, "it failed"))
         })
+        .function("parse", || -> Result<(), RemoteError> {
+            Err(RemoteError {
+                cause: Some(Box::new(RemoteError::new("OSError", "the disk is full"))),
+                notes: ["in sales.csv".to_owned()].into(),
+                ..RemoteError::new("pandas.errors.ParserError", "expected 3 fields in line 7")
+            })
+        })
         .function("raise_group", |class: String, members: Vec<String>| {
             let members = members
                 .iter()
@@ -342,6 +349,21 @@ async fn exceptions_keep_their_parts_in_both_directions() {
         (
             "repr(c.__cause__), e.__suppress_context__",
             "(\"OSError('no disk')\", True)",
+        ),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+    // A class of pandas, which code in Python catches as it catches that of `read_csv`.
+    for (code, value) in [
+        (
+            "try: client.submit(native('parse'), key='parsed').result()\n\
+             except pd.errors.ParserError as caught: error = caught\n\
+             type(error) is pd.errors.ParserError, isinstance(error, ValueError), str(error)",
+            "(True, True, 'expected 3 fields in line 7')",
+        ),
+        (
+            "repr(error.__cause__), error.__suppress_context__, error.__notes__",
+            "(\"OSError('the disk is full')\", True, ['in sales.csv'])",
         ),
     ] {
         assert_eq!(cluster.python(code), value, "{code}");
