@@ -94,8 +94,8 @@ pub fn python(environment: Environment) -> PathBuf {
 
 static WITH_LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
 
-/// The interpreter of the current release with h5py, pyarrow, scikit-learn and xarray. It
-/// is created if it is missing.
+/// The interpreter of the current release with h5py, polars, pyarrow, scikit-learn and
+/// xarray. It is created if it is missing.
 ///
 /// # Panics
 ///

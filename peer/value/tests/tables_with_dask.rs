@@ -17,11 +17,15 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::types::Int8Type;
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{Date32Type, Float64Type, Int8Type, Int64Type};
 use arrow_array::{
-    ArrayRef, DictionaryArray, Float64Array, Int64Array, LargeStringArray, RecordBatch,
+    Array as _, ArrayRef, DictionaryArray, Float64Array, Int64Array, LargeStringArray, RecordBatch,
     StringArray, TimestampMicrosecondArray,
 };
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use bytes::Bytes;
 use client::client_at;
 use daskwire_peer::client::TaskFuture;
 #[cfg(target_os = "linux")]
@@ -135,6 +139,97 @@ async fn record_batches_go_to_python_and_back() {
     let single = eval(&client, "pa.record_batch({'a': [1, None]})");
     let single = RecordBatch::try_from(result(&single).await).expect("a record batch");
     assert_eq!(single.column(0).null_count(), 1);
+}
+
+/// A frame of Polars.
+const POLARS: &str = "pl.DataFrame({'id': [1, 2, None], 'share': [0.5, float('nan'), -0.0], \
+    'name': ['ß', None, 'a name of more than 12 bytes'], \
+    'day': [datetime.date(2026, 11, 30)] * 3, 'tags': [['x'], [], None]})";
+
+/// Checks that record batches are [`POLARS`].
+fn check_polars(batches: &[RecordBatch]) {
+    let [batch] = batches else {
+        panic!("{} batches", batches.len());
+    };
+    let schema = batch.schema();
+    let names = schema.fields().iter().map(|field| field.name().as_str());
+    let names: Vec<&str> = names.collect();
+    assert_eq!(names, ["id", "share", "name", "day", "tags"]);
+    let ids = batch.column(0).as_primitive::<Int64Type>();
+    let ids: Vec<Option<i64>> = ids.iter().collect();
+    assert_eq!(ids, [Some(1), Some(2), None]);
+    // In Polars, a number that is none is not null.
+    let shares = batch.column(1).as_primitive::<Float64Type>();
+    assert!(shares.null_count() == 0 && shares.value(1).is_nan());
+    let names = batch.column(2).as_string::<i64>();
+    let names: Vec<Option<&str>> = names.iter().collect();
+    assert_eq!(
+        names,
+        [Some("ß"), None, Some("a name of more than 12 bytes")]
+    );
+    let days = batch.column(3).as_primitive::<Date32Type>();
+    assert_eq!(days.value(0), 20_787, "days since 1970");
+    let tags = batch.column(4).as_list::<i64>();
+    assert_eq!((tags.null_count(), tags.value(0).len()), (1, 1));
+}
+
+/// Frames of Polars come and go as the guide says: as tables of pyarrow, and in the streaming
+/// format, which Polars in Rust writes and reads with the code that Polars in Python calls.
+#[tokio::test]
+async fn frames_of_polars_go_through_arrow() {
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let client = client_at(scheduler.address()).await;
+    // Evaluates an expression in which `x` is an argument.
+    let eval = |expression: &str, x: Value| {
+        let code = format!(
+            "(lambda pl, io, datetime: {expression})(*map(__import__, ['polars', 'io', 'datetime']))"
+        );
+        let call = client.call("builtins.eval").argument(code.as_str());
+        let call = call.argument(Value::dict([("x", x)]));
+        call.submit().expect("submitted")
+    };
+    let is_same = format!("pl.from_arrow(x).equals({POLARS})");
+
+    // As a table of pyarrow.
+    let table = eval(&format!("{POLARS}.to_arrow()"), Value::None);
+    let batches = result(&table).await.to_record_batches().expect("a table");
+    check_polars(&batches);
+    let table = Value::from_record_batches(&batches).expect("a table");
+    assert_eq!(result(&eval(&is_same, table)).await, Value::from(true));
+
+    // With the newer type of strings.
+    let newest = "compat_level=pl.CompatLevel.newest()";
+    let table = eval(&format!("{POLARS}.to_arrow({newest})"), Value::None);
+    let batches = result(&table).await.to_record_batches().expect("a table");
+    let names = batches[0].column(2).as_string_view();
+    assert_eq!(names.value(2), "a name of more than 12 bytes");
+    let table = Value::from_record_batches(&batches).expect("a table");
+    assert_eq!(result(&eval(&is_same, table)).await, Value::from(true));
+
+    // In the streaming format.
+    let oldest = "compat_level=pl.CompatLevel.oldest()";
+    let stream =
+        format!("[file := io.BytesIO(), {POLARS}.write_ipc_stream(file, {oldest})][0].getvalue()");
+    let stream = Bytes::try_from(result(&eval(&stream, Value::None)).await).expect("bytes");
+    let stream = StreamReader::try_new(&*stream, None).expect("a stream");
+    let batches: Vec<RecordBatch> = stream.collect::<Result<_, _>>().expect("record batches");
+    check_polars(&batches);
+    let mut writer = StreamWriter::try_new(Vec::new(), &batches[0].schema()).expect("a stream");
+    writer.write(&batches[0]).expect("it is written");
+    let stream = writer.into_inner().expect("it ends");
+    let is_same = format!("pl.read_ipc_stream(x).equals({POLARS})");
+    let same = eval(&is_same, Value::Bytes(stream.into()));
+    assert_eq!(result(&same).await, Value::from(true));
+
+    // As it is.
+    let frame = result(&eval(POLARS, Value::None)).await;
+    assert!(matches!(frame, Value::Serialized(_)), "{frame:?}");
+    let error = RecordBatch::try_from(frame.clone()).expect_err("no table");
+    assert!(error.to_string().contains("polars"), "{error}");
+    let is_same = format!("x.equals({POLARS})");
+    assert_eq!(result(&eval(&is_same, frame)).await, Value::from(true));
+    client.close().await.expect("it closes");
 }
 
 /// Expressions that create data frames.
@@ -650,7 +745,7 @@ fn received(value: &Value) -> String {
         bool,
         String,
         Duration,
-        bytes::Bytes,
+        Bytes,
         chrono_04::NaiveDate,
         chrono_04::NaiveTime,
         chrono_04::NaiveDateTime,
