@@ -85,7 +85,10 @@ impl<T> Deref for TypedFuture<T> {
 
 impl<T> Clone for TypedFuture<T> {
     fn clone(&self) -> Self {
-        self.future.clone().typed()
+        Self {
+            future: self.future.clone(),
+            result: PhantomData,
+        }
     }
 }
 
@@ -145,7 +148,7 @@ impl<T> Arguments for TypedFuture<T> {
 
 impl TaskFuture {
     /// Adds the type of the result, to which it is converted when the future is awaited.
-    pub const fn typed<T>(self) -> TypedFuture<T> {
+    pub const fn typed<T: FromResult>(self) -> TypedFuture<T> {
         TypedFuture {
             future: self,
             result: PhantomData,
@@ -201,7 +204,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`submit`](Self::submit).
-    pub fn submit_as<T>(
+    pub fn submit_as<T: FromResult>(
         &self,
         function: impl Into<Function>,
         arguments: impl Arguments,

@@ -6,12 +6,6 @@
 /// It is part of this crate because types of other crates convert with its features. A program uses
 /// `daskwire_messages::graph::Arguments`.
 #[doc(hidden)]
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not the arguments of a call",
-    note = "arguments are a tuple such as `(&future, 2, \"three\")`, an array or a vector of one type, \
-            or a single number, string, array, table, `Value` or future; for one argument of another \
-            type, write `(argument,)`"
-)]
 pub trait IntoArguments<A> {
     /// Converts to a list.
     fn into_list(self) -> Vec<A>;

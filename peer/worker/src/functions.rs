@@ -298,7 +298,11 @@ const fn async_count_of<M, F: AsyncFunction<M>>(_: &F) -> usize {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a function of a worker",
     note = "it is a closure or a function of up to eight arguments, `Send`, `Sync` and `'static`; write the \
-            types of a closure's arguments"
+            types of a closure's arguments",
+    note = "its arguments have `FromArguments`, as types that `Value` converts into do: numbers, `String`, \
+            `Vec<f64>`, `Array`, `Option` of these, `Serde<T>`, `Context`, `Keywords<T>`",
+    note = "it returns a type with `IntoValue`, or a `Result` of it whose error converts into \
+            `Box<dyn Error + Send + Sync>`"
 )]
 pub trait Function<M>: Send + Sync + 'static {
     /// The number of positional parameters.
@@ -317,7 +321,11 @@ pub trait Function<M>: Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an async function of a worker",
     note = "it is an `async fn` or a closure with an `async move` block, of up to eight arguments; both and the \
-            future are `Send` and `'static`; write the types of a closure's arguments"
+            future are `Send` and `'static`; write the types of a closure's arguments",
+    note = "its arguments have `FromArguments`, as types that `Value` converts into do: numbers, `String`, \
+            `Vec<f64>`, `Array`, `Option` of these, `Serde<T>`, `Context`, `Keywords<T>`",
+    note = "the output of its future has `IntoValue`, or is a `Result` of it whose error converts into \
+            `Box<dyn Error + Send + Sync>`"
 )]
 pub trait AsyncFunction<M>: Send + Sync + 'static {
     /// The number of positional parameters.

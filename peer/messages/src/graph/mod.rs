@@ -288,6 +288,12 @@ impl Argument {
 /// fn call(arguments: impl Arguments) {}
 /// call(Point(0.0, 1.0)); // an error; `call((Point(0.0, 1.0),))` is none
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the arguments of a call",
+    note = "arguments are a tuple such as `(&future, 2, \"three\")`, an array or a vector of one type, \
+            or a single number, string, array, table, `Value` or future; for one argument of another \
+            type, write `(argument,)`"
+)]
 pub trait Arguments {
     /// Converts to a list of arguments.
     fn into_arguments(self) -> Vec<Argument>;
