@@ -16,7 +16,7 @@ use daskwire_peer::{Array, Client, Key, Release, RequestError, Value};
 use daskwire_testing::cluster::Cluster;
 use daskwire_testing::{Peer, TLS_PEM, scheduler_in};
 
-use super::{Failure, Trial, ensure, relay};
+use super::{Failure, Outcome, Trial, ensure, relay};
 
 #[allow(dead_code, reason = "its main is not called")]
 #[path = "../../examples/fit.rs"]
@@ -38,13 +38,27 @@ pub(crate) async fn checks(trial: &mut Trial) {
     if let Some(cluster) = trial.start(&all, |python| Cluster::with(python, 2)) {
         with(trial, cluster, &release).await;
     }
-    let names = ["tls", "worker tls", "relay tls"];
-    let Some(scheduler) = trial.start(&names, |python| scheduler_in(python, "tls", 1)) else {
+    over(trial, "tls", ["tls", "worker tls", "relay tls"]).await;
+    over(trial, "ws", ["ws", "worker ws", "relay ws"]).await;
+}
+
+/// Checks over a transport other than TCP, with a client, a worker and a relay in Rust.
+async fn over(trial: &mut Trial, scheme: &str, names: [&'static str; 3]) {
+    if scheme == "ws" && !trial.has_module("distributed/comm/ws.py") {
+        for name in names {
+            trial.report.add(name, Outcome::NotMade);
+        }
+        return;
+    }
+    let Some(scheduler) = trial.start(&names, |python| scheduler_in(python, scheme, 1)) else {
         return;
     };
-    trial.check("tls", over_tls(scheduler.address())).await;
-    trial.check("worker tls", worker_over_tls(&scheduler)).await;
-    relay::checks_over_tls(trial, scheduler.address()).await;
+    let [client, worker, relay] = names;
+    trial.check(client, client_over(&scheduler, scheme)).await;
+    trial.check(worker, worker_over(&scheduler, scheme)).await;
+    let python = trial.interpreter.clone();
+    let through = relay::through_both(&python, scheduler.address(), scheme);
+    trial.check(relay, through).await;
 }
 
 const NAMES: [&str; 13] = [
@@ -512,7 +526,9 @@ async fn releases(address: &str, cluster: &mut Cluster) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn over_tls(address: &str) -> Result<(), Failure> {
+async fn client_over(scheduler: &Peer, scheme: &str) -> Result<(), Failure> {
+    let address = scheduler.address();
+    ensure!(address.starts_with(&format!("{scheme}://")), "{address}");
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions::default()
         .with_transports(daskwire_peer::transports_with_tls(&settings.build()?));
@@ -527,8 +543,8 @@ async fn over_tls(address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A Rust worker and a Python worker exchange data over TLS.
-async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
+/// A Rust worker and a Python worker exchange data over a transport.
+async fn worker_over(scheduler: &Peer, scheme: &str) -> Result<(), Failure> {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let transports = daskwire_peer::transports_with_tls(&settings.build()?);
     let worker = Worker::builder(scheduler.address().parse()?)
@@ -538,7 +554,7 @@ async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
         .start()
         .await?;
     ensure!(
-        worker.address().starts_with("tls://"),
+        worker.address().starts_with(&format!("{scheme}://")),
         "{}",
         worker.address()
     );

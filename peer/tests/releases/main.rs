@@ -79,6 +79,18 @@ impl Trial {
         }
     }
 
+    /// Whether an installed package of the release has a file.
+    fn has_module(&self, path: &str) -> bool {
+        let environment = self.interpreter.parent().and_then(Path::parent);
+        let library = environment.map(|folder| folder.join("lib"));
+        let pythons = library.and_then(|library| library.read_dir().ok());
+        pythons
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|python| python.path().join("site-packages").join(path).exists())
+    }
+
     /// Runs a check, and records its outcome.
     async fn check(
         &mut self,

@@ -19,18 +19,26 @@ pub(crate) const NAMES: [&str; 3] = ["relay tcp", "relay quic", "inspect"];
 
 pub(crate) async fn checks(trial: &mut Trial, scheduler: &str) {
     let python = trial.interpreter.clone();
-    let tcp = through(&python, scheduler, None);
+    let tcp = through(&python, scheduler, &["tcp://127.0.0.1:0"]);
     trial.check(NAMES[0], tcp).await;
-    let quic = through(&python, scheduler, Some("quic://127.0.0.1:0"));
+    let quic = ["quic://127.0.0.1:0", "tcp://127.0.0.1:0"];
+    let quic = through(&python, scheduler, &quic);
     trial.check(NAMES[1], quic).await;
     trial.check(NAMES[2], inspects(&python, scheduler)).await;
 }
 
-/// Checks a scheduler behind two relays, all three with TLS.
-pub(crate) async fn checks_over_tls(trial: &mut Trial, scheduler: &str) {
-    let python = trial.interpreter.clone();
-    let tls = through(&python, scheduler, Some("tls://127.0.0.1:0"));
-    trial.check("relay tls", tls).await;
+/// Translates from a transport and back to it, between a scheduler and a client that use it.
+pub(crate) async fn through_both(
+    python: &Path,
+    scheduler: &str,
+    scheme: &str,
+) -> Result<(), Failure> {
+    let outer = format!("{scheme}://127.0.0.1:0");
+    match scheme {
+        // A Python client needs settings for TLS.
+        "tls" => through(python, scheduler, &[&outer, "tcp://127.0.0.1:0"]).await,
+        _ => through(python, scheduler, &["tcp://127.0.0.1:0", &outer]).await,
+    }
 }
 
 /// The bytes of connections: for each, those from the client and those from the scheduler.
@@ -137,12 +145,13 @@ async fn start(
 }
 
 /// A Python client computes, and transfers data in both directions.
-async fn through(python: &Path, scheduler: &str, middle: Option<&str>) -> Result<(), Failure> {
+/// The client connects to the last of the relays.
+async fn through(python: &Path, scheduler: &str, listen: &[&str]) -> Result<(), Failure> {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let transports = daskwire_peer::transports_with_tls(&settings.build()?);
     let mut relays = Vec::new();
     let mut to = scheduler.to_owned();
-    for listen in middle.into_iter().chain(["tcp://127.0.0.1:0"]) {
+    for listen in listen {
         let (relay, address) = start(&transports, listen, &to).await?;
         relays.push(relay);
         to = address;

@@ -211,8 +211,21 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
     for report in reports {
         assert_eq!(report.titles(), reports[0].titles(), "{}", report.release);
     }
-    // Rows for another set of checks cannot be kept.
-    let old = if old_head == Some(&head) { old } else { "" };
+    // In the rows of a page without a check, it is not made. The first two columns have no outcomes,
+    // but the name of one is also that of a check.
+    let old_checks = cells(old_head.unwrap_or_default());
+    let renewed = |row: &str| {
+        let row = cells(row);
+        let outcome = |check: &&str| {
+            let mut old = old_checks.iter().zip(&row).skip(2);
+            old.find(|(old, _)| *old == check)
+                .map_or("", |(_, outcome)| *outcome)
+        };
+        let checks = cells(&head);
+        let outcomes = checks.iter().skip(2).map(outcome);
+        let renewed: Vec<&str> = row.iter().take(2).copied().chain(outcomes).collect();
+        format!("| {} |", renewed.join(" | "))
+    };
     let (mut rows, mut messages): (Vec<String>, Vec<Message>) = Default::default();
     for name in names {
         let said = match reports.iter().find(|report| report.release == *name) {
@@ -223,7 +236,7 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
             None => {
                 let start = format!("| {name} |");
                 let row = old.lines().find(|line| line.starts_with(&start));
-                rows.extend(row.map(str::to_owned));
+                rows.extend(row.map(renewed));
                 let kept = old.lines().filter_map(Message::parse);
                 let mut kept: Vec<Message> = kept.collect();
                 kept.retain(|message| message.releases.iter().any(|release| release == name));
@@ -259,7 +272,7 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
 #[test]
 fn a_partial_run_keeps_the_other_lines_of_the_page() {
     let report = |release: &str, outcomes: [Outcome; 3]| Report {
-        outcomes: ["a", "b", "c"].into_iter().zip(outcomes).collect(),
+        outcomes: ["release", "b", "c"].into_iter().zip(outcomes).collect(),
         ..Report::new(release, 11)
     };
     let refused = |release: &str| Outcome::Refused(format!("{release} is too old"));
@@ -271,7 +284,7 @@ fn a_partial_run_keeps_the_other_lines_of_the_page() {
         report("3.1", [Outcome::Works, Outcome::Works, Outcome::NotMade]),
     ];
     let first = page(&names, &all, "");
-    let summary = "| check | 2.0 to 2.1 | 3.0 to 3.1 |\n| --- | --- | --- |\n| a | ok | ok |\n\
+    let summary = "| check | 2.0 to 2.1 | 3.0 to 3.1 |\n| --- | --- | --- |\n| release | ok | ok |\n\
                    | b | refused | ok |\n| c | ok | ok |\n";
     assert!(first.contains(summary), "{first}");
     assert!(
@@ -279,6 +292,22 @@ fn a_partial_run_keeps_the_other_lines_of_the_page() {
         "{first}"
     );
     assert_eq!(page(&names, &all[1..2], &first), first);
+    // A new check is made in the releases of the run only.
+    let added = Report {
+        outcomes: ["release", "new", "b", "c"]
+            .into_iter()
+            .map(|name| (name, Outcome::Works))
+            .collect(),
+        ..Report::new("3.0", 11)
+    };
+    let added = page(&names, &[added], &first);
+    for row in [
+        "| 2.0 | 3.11 | ok |  | refused |  |",
+        "| 3.0 | 3.11 | ok | ok | ok | ok |",
+        "| 3.1 | 3.11 | ok |  | ok |  |",
+    ] {
+        assert!(added.contains(&format!("\n{row}\n")), "{added}");
+    }
 
     let error = Outcome::Fails("late\nand more".to_owned());
     let again = page(
@@ -288,6 +317,6 @@ fn a_partial_run_keeps_the_other_lines_of_the_page() {
     );
     let summary = "| check | 2.0 | 2.1 | 3.0 to 3.1 |";
     assert!(again.contains(summary), "{again}");
-    let messages = "\n* RELEASE is too old (2.0)\n* a **fails**: late (2.1)\n";
+    let messages = "\n* RELEASE is too old (2.0)\n* release **fails**: late (2.1)\n";
     assert!(again.contains(messages), "{again}");
 }
