@@ -9,9 +9,14 @@ use daskwire_peer::scheduler::{Notice, Options, Scheduler};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    serve(std::env::args().skip(1).collect()).await
+}
+
+/// Serves at these addresses until Control-C.
+pub(crate) async fn serve(addresses: Vec<String>) -> Result<(), Box<dyn std::error::Error>> {
     let transports = daskwire_peer::transports();
     let mut listeners = Vec::new();
-    for address in std::env::args().skip(1) {
+    for address in addresses {
         listeners.push(
             transports
                 .bind(&address.parse()?, Default::default())

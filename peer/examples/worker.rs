@@ -20,10 +20,12 @@ use daskwire_peer::{Array, RemoteError};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let scheduler = std::env::args().nth(1).ok_or("usage: worker SCHEDULER")?;
+    work(&std::env::args().nth(1).ok_or("usage: worker SCHEDULER")?).await
+}
+
+pub(crate) async fn work(scheduler: &str) -> Result<(), Box<dyn Error>> {
     let worker = Worker::builder(scheduler.parse()?).functions(functions());
-    // Data beyond goes to disk.
-    let worker = worker.memory_limit(2 << 30).start().await?;
+    let worker = worker.memory_limit(2 << 30).start().await?; // data beyond goes to disk
     println!("{} works; Control-C to end", worker.address());
     tokio::select! {
         ended = worker.ended() => println!("{ended}"),
@@ -34,7 +36,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 pub(crate) fn functions() -> Functions {
     // Arguments and results are types of Rust; an error is an exception in Python.
-    let hypot = |x: f64, y: f64| x.hypot(y);
     let scale = |array: Array, by: f64| -> Result<Array, RemoteError> {
         let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
         Ok(Array::from_vec(array.shape(), scaled)?)
@@ -53,7 +54,7 @@ pub(crate) fn functions() -> Functions {
     // As `def scale(array, by=2.0)`.
     let scale_signature = Signature::new("scale").required("array");
     Functions::builtins()
-        .function("hypot", hypot)
+        .function("hypot", f64::hypot)
         .function(scale_signature.optional("by", 2.0), scale)
         .function("factor", factor)
 }

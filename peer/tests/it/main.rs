@@ -10,6 +10,8 @@ mod client_with_dask;
 mod cluster;
 mod compression;
 mod environment;
+#[cfg(unix)]
+mod examples_with_signals;
 mod exceptions;
 mod grace;
 mod keys;
