@@ -51,20 +51,44 @@ async fn a_client_runs_a_graph_over_it() {
     assert_eq!(seven_times_six(&line, &transports).await, 42);
 
     // And one that has TCP alone, through a relay.
-    let any = address("tcp://127.0.0.1:0");
-    let listener = transports.bind(&any, CommOptions::default());
-    let listener = listener.await.expect("a port");
-    let front = listener.local_address().expect("bound");
-    let serving = transports.clone();
-    let relay = tokio::spawn(async move {
-        let options = daskwire_peer::relay::Options::default();
-        let never = std::future::pending();
-        daskwire_peer::relay::serve(&listener, &serving, &line, options, |_, _| {}, never).await
-    });
+    let relay = relay(&transports, &address("tcp://127.0.0.1:0"), line).await;
+    let front = relay.1.clone();
     assert_eq!(
         seven_times_six(&front, &daskwire_peer::transports()).await,
         42
     );
-    relay.abort();
+    relay.0.abort();
     cluster.close().await;
+}
+
+/// A client on the one end of a line uses a cluster of Dask, to which a relay on the other end
+/// forwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_reaches_a_cluster_of_dask_over_it() {
+    let scheduler = tokio::task::block_in_place(|| daskwire_testing::scheduler_with_workers(1));
+    let transports = daskwire_peer::transports().with(Serial::default());
+    let line = address("serial:///dev/ttyS1");
+    let relay = relay(&transports, &line, address(scheduler.address())).await;
+    assert_eq!(seven_times_six(&line, &transports).await, 42);
+    assert_eq!(scheduler.warnings(), [""; 0]);
+    relay.0.abort();
+}
+
+/// Starts a relay between two addresses, and returns its task and where it listens.
+async fn relay(
+    transports: &Transports,
+    listen: &Address,
+    target: Address,
+) -> (tokio::task::JoinHandle<()>, Address) {
+    let listener = transports.bind(listen, CommOptions::default());
+    let listener = listener.await.expect("it can listen");
+    let front = listener.local_address().expect("bound");
+    let transports = transports.clone();
+    let task = tokio::spawn(async move {
+        let options = daskwire_peer::relay::Options::default();
+        let never = std::future::pending();
+        let served = daskwire_peer::relay::serve;
+        let _ = served(&listener, &transports, &target, options, |_, _| {}, never).await;
+    });
+    (task, front)
 }
