@@ -26,7 +26,7 @@ mod service;
 mod word_count;
 #[path = "../../examples/worker.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
-mod worker_example;
+pub(crate) mod worker_example;
 
 use core::time::Duration;
 use std::process::Command;

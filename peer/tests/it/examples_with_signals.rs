@@ -4,9 +4,6 @@
 #[path = "../../examples/scheduler.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod scheduler_example;
-#[path = "../../examples/worker.rs"]
-#[allow(dead_code, reason = "its main is that of the example")]
-mod worker_example;
 
 use core::time::Duration;
 use std::env;
@@ -17,6 +14,7 @@ use daskwire_peer::client::SubmitOptions;
 use daskwire_testing::{scheduler_with_workers, worker};
 use tokio::runtime::Runtime;
 
+use crate::client_connection::worker_example;
 use crate::support::client::client_at;
 
 /// Has the address for an example, in the process that runs it.
