@@ -126,6 +126,60 @@ fn the_summary_has_all_chapters() {
     }
 }
 
+/// The list of programs has every example and every program of its chapter, and each line leads to a
+/// program.
+#[test]
+fn the_list_of_programs_is_complete() {
+    let guide = workspace().join("docs/src");
+    let chapter = fs::read_to_string(guide.join("recipes.md")).expect("text");
+    let rows = chapter.lines().skip_while(|line| *line != "| --- | --- |");
+    let rows = rows.skip(1).take_while(|line| line.starts_with("| "));
+    let rows: Vec<Vec<String>> = rows.map(links).collect();
+    assert!(rows.len() >= 20, "only {} purposes", rows.len());
+    let named: Vec<String> = rows.concat();
+    for row in &rows {
+        let is_program = |link: &String| match link.strip_prefix(REPOSITORY) {
+            Some(file) => file.ends_with(".rs") && workspace().join(file).is_file(),
+            None => {
+                let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+                let file = if file.is_empty() { "recipes.md" } else { file };
+                let document = fs::read_to_string(guide.join(file)).expect("a chapter");
+                section(&document, anchor).is_some_and(|part| part.contains("```rust"))
+            }
+        };
+        assert!(!row.is_empty() && row.iter().all(is_program), "{row:?}");
+    }
+    let mut examples = Vec::new();
+    for folder in ["peer/examples", "peer/value/examples"] {
+        for entry in fs::read_dir(workspace().join(folder)).expect("a folder") {
+            let name = entry.expect("a file").file_name();
+            let name = name.to_string_lossy();
+            // `ordered.rs` is a tool of the scripts in `peer/tests`.
+            if name.ends_with(".rs") && name != "ordered.rs" {
+                examples.push(format!("{REPOSITORY}{folder}/{name}"));
+            }
+        }
+    }
+    // Attributes in programs are no headings.
+    let headings = chapter.lines().filter(|line| line.starts_with("## "));
+    let headings = headings.flat_map(anchors);
+    examples.extend(headings.map(|heading| format!("#{heading}")));
+    examples.retain(|example| !named.contains(example));
+    assert_eq!(examples, [""; 0], "programs that are not in the list");
+}
+
+/// The lines below a heading, up to the next one; the whole document without a heading.
+fn section(document: &str, anchor: &str) -> Option<String> {
+    if anchor.is_empty() {
+        return Some(document.to_owned());
+    }
+    let is_heading = |line: &&str| line.starts_with("## ");
+    let mut lines = document.lines();
+    lines.find(|line| is_heading(line) && anchors(line) == [anchor])?;
+    let lines: Vec<&str> = lines.take_while(|line| !is_heading(line)).collect();
+    Some(lines.join("\n"))
+}
+
 /// The front page of a package's documentation has an example of its own, besides the README.
 #[test]
 fn every_published_package_has_a_page_with_an_example() {
