@@ -4,15 +4,17 @@ first and the last task have run, all after `compute()`, the processor time of t
 processes beside it, and the memory of both.
 
 Usage: PYTHON peer/cli/benches/graphs.py DASKWIRE [--shapes array,shuffle,tree,map]
-           [--tasks 1000,100000] [--schedulers dask,daskwire] [--instant]
+           [--tasks 1000,100000] [--schedulers dask,daskwire] [--instant] [--until-accepted]
 
 DASKWIRE is the path of the command. PYTHON has distributed, dask with array and dataframe, and psutil. The
 memory is the largest since the scheduler was started, which each line does anew. With --instant, the workers are
-those of `scheduler_alone.py`, which run nothing, so that the times are the scheduler's.
+those of `scheduler_alone.py`, which run nothing, so that the times are the scheduler's. With --until-accepted,
+the graph is only accepted, by a cluster without workers: a million tasks would take Dask's scheduler an hour.
 """
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import operator
 import os
@@ -116,8 +118,8 @@ class Memory:
         self.thread.join()
 
 
-def measure(client, shape, count, first):
-    """Computes a graph. Returns the times when it was accepted, started and done.
+def measure(client, shape, count, first, accept_only):
+    """Computes a graph. Returns the times when it was accepted, started and done, or the first of them only.
 
     `first` has the time of the first task, if the workers do not tell it.
     """
@@ -135,43 +137,50 @@ def measure(client, shape, count, first):
     while client.sync(client.scheduler.get_task_status, keys=[key])[key] is None:
         time.sleep(0.01)
     accepted = time.time() - begin
+    if accept_only:
+        return accepted, math.nan, math.nan
     wait(futures)
     assert all(future.status == "finished" for future in futures)
     last = time.time() - begin
     return accepted, (first.value or first_start(client)) - begin, last
 
 
-def run(scheduler, daskwire, shape, count, instant):
+def run(scheduler, daskwire, shape, count, options):
     python = sys.executable
     command = {
         "dask": [python, "-m", "distributed.cli.dask_scheduler"],
         "daskwire": [daskwire, "scheduler", "--python", python],
     }[scheduler]
-    options = ["--host", "127.0.0.1", "--no-dashboard"]
+    local = ["--host", "127.0.0.1", "--no-dashboard"]
+    is_instant = options.instant or options.until_accepted
     with contextlib.ExitStack() as stack:
         ready = "Scheduler at:"
-        serving, address = stack.enter_context(started([*command, *options, "--port", "0"], ready))
+        serving, address = stack.enter_context(started([*command, *local, "--port", "0"], ready))
         first = multiprocessing.Value("d", 0)
-        if instant:
+        workers = stack.enter_context(contextlib.ExitStack())
+        if is_instant:
             ready = multiprocessing.Event()
-            stack.enter_context(process(run_workers, address, range(2), {}, ready, first))
-        worker = [python, "-m", "distributed.cli.dask_worker", address, *options, "--nthreads", "1"]
-        for _ in range(0 if instant else 2):
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            stack.enter_context(started([*worker, "--no-nanny", "--local-directory", folder]))
+            workers.enter_context(process(run_workers, address, range(2), {}, ready, first))
+        worker = [python, "-m", "distributed.cli.dask_worker", address, *local, "--nthreads", "1"]
+        for _ in range(0 if is_instant else 2):
+            folder = workers.enter_context(tempfile.TemporaryDirectory())
+            workers.enter_context(started([*worker, "--no-nanny", "--local-directory", folder]))
         client = stack.enter_context(Client(address, timeout=60))
         client.wait_for_workers(2, timeout=120)
         # A graph of each kind first, so that everything is imported.
         wait([client.compute(one) for one in (tree(2), shuffle(300), array(30))])
-        if not instant:
+        if not is_instant:
             client.register_plugin(Starts())
+        if options.until_accepted:
+            workers.close()
         memory = Memory(serving)
         stack.callback(memory.end)
         before = processor(serving.pid)
-        accepted, first, last = measure(client, shape, count, first)
+        times = measure(client, shape, count, first, options.until_accepted)
         busy = processor(serving.pid) - before
+        times = " | ".join(f"{one:.2f}" for one in times)
         print(
-            f"| {shape} | {count} | {scheduler} | {accepted:.2f} | {first:.2f} | {last:.2f} "
+            f"| {shape} | {count} | {scheduler} | {times} "
             f"| {busy:.2f} | {memory.own / 1e6:.0f} | {memory.beside / 1e6:.0f} |",
             flush=True,
         )
@@ -184,6 +193,7 @@ def main():
     parser.add_argument("--tasks", default="1000,100000")
     parser.add_argument("--schedulers", default="dask,daskwire")
     parser.add_argument("--instant", action="store_true")
+    parser.add_argument("--until-accepted", action="store_true")
     arguments = parser.parse_args()
     # Workers that run nothing send no heartbeats.
     os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
@@ -194,7 +204,7 @@ def main():
     for count in map(int, arguments.tasks.split(",")):
         for shape in arguments.shapes.split(","):
             for scheduler in arguments.schedulers.split(","):
-                run(scheduler, arguments.daskwire, shape, count, arguments.instant)
+                run(scheduler, arguments.daskwire, shape, count, arguments)
 
 
 if __name__ == "__main__":
