@@ -137,6 +137,41 @@ def shared(client):
     assert client.compute(z, optimize_graph=False).result().sum() == 80
 
 
+class Filled:
+    """An object that a function fills after it was made, whose result is dropped."""
+
+    value = None
+
+    def __reduce__(self):
+        return Filled, (), self.value, None, None, fill
+
+
+def fill(filled, value):
+    filled.value = value
+
+
+def pickled(client):
+    """Tasks that are pickled together, whatever they contain."""
+    one = da.ones(40, chunks=2)
+    filled = Filled()
+
+    def added(function):
+        return one.map_blocks(function, filled, dtype=float, meta=numpy.ones(1)).sum().compute()
+
+    filled.value = 7
+    assert added(lambda block, filled: block + filled.value) == 320
+    assert client.submit(lambda filled: filled.value, filled).result() == 7
+    # More levels than the scheduler copies.
+    filled.value = []
+    for _ in range(250):
+        filled.value = [filled.value]
+    assert added(lambda block, filled: block + len(filled.value)) == 80
+    # Longer than a batch.
+    long = numpy.arange(2_000_000)
+    assert da.from_array(long, chunks=40_000).sum().compute() == long.sum()
+    assert da.from_array(long, chunks=1_000_000).sum().compute() == long.sum()
+
+
 class Unreadable:
     """An object whose pickle raises an exception."""
 
@@ -309,7 +344,7 @@ def others(client):
 
 CHECKS = [
     array, bag, delayed_values, persisted, futures, annotated, unoptimized, errors,
-    frame, labelled, needs_python, limits, others, shared,
+    frame, labelled, needs_python, limits, others, pickled, shared,
 ]
 
 

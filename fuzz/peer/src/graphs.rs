@@ -2,9 +2,10 @@
 
 use crate::message::{outlines, pickle_payload};
 use bytes::Bytes;
-use daskwire_messages::graph::{Graph, Task};
+use daskwire_messages::graph::{Graph, Task, split_tuple};
 use daskwire_messages::protocol::UpdateGraph;
 use daskwire_messages::{Key, Serialized};
+use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{WriteError, Writer, WriterLevel, WriterOptions};
 use daskwire_scheduler::state::Submission;
 
@@ -44,11 +45,16 @@ pub(crate) fn graph(input: &[u8]) {
         },
     };
     BUDGET.check(pickle.len(), || {
-        let expression = pickle_payload(pickle);
+        let expression = pickle_payload(pickle.clone());
         let _ = Submission::read(UpdateGraph {
             expr_ser: expression.clone(),
             ..UpdateGraph::default()
         });
+        // As tasks that Python has pickled together. Each copy can be read.
+        for copy in split_tuple(&pickle).into_iter().flatten() {
+            let (copy, _) = copy.pickle().expect("a payload of one pickle");
+            Tree::new(&copy).expect("a copy of a pickle");
+        }
         // As in a worker: the whole pickle as one task.
         task(&expression, &Key::from("x"));
         let outlines = outlines(&expression);

@@ -11,6 +11,7 @@ yields the messages before that.
 
 from __future__ import annotations
 
+import copyreg
 import gc
 import io
 import os
@@ -18,7 +19,7 @@ import pickle as builtin_pickle
 import sys
 import textwrap
 import uuid
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import cloudpickle
@@ -32,10 +33,14 @@ from distributed.protocol.serialize import ToPickle
 from distributed.scheduler import _materialize_graph
 from distributed.shuffle._exceptions import P2PIllegalStateError
 
+# `Task.__getstate__`, which is slower. `copyreg` pickles objects with such a state in the same way.
+new_object = copyreg.__newobj__
+state_of = attrgetter(*Task.get_all_slots())
+
 # The module of the template, which is in no package.
 worker = sys.modules["daskwire.worker"]
 
-# Number of tasks, and length in bytes of their pickles, after which a batch is sent.
+# Largest number of tasks of a batch, and length in bytes of their pickles after which it is sent.
 BATCH_COUNT = 1000
 BATCH_LEN = 1 << 20
 
@@ -86,7 +91,10 @@ class Pickler(builtin_pickle.Pickler):
         self.pickles = pickles
 
     def reducer_override(self, value):
-        if type(value) is not FunctionType and not isinstance(value, type):
+        kind = type(value)
+        if kind is Task:
+            return new_object, (Task,), state_of(value)
+        if kind is not FunctionType and not isinstance(value, type):
             return NotImplemented
         if id(value) not in self.pickles:
             by_value = None if is_importable(value) else cloudpickle.dumps(value)
@@ -97,29 +105,42 @@ class Pickler(builtin_pickle.Pickler):
         return builtin_pickle.loads, (by_value,)
 
 
+class FullError(Exception):
+    """The pickle of a batch is too long."""
+
+
+class BatchFile(io.BytesIO):
+    """Takes the pickle of a batch."""
+
+    def write(self, data):
+        if self.tell() + len(data) > BATCH_LEN:
+            raise FullError
+        return super().write(data)
+
+
 class Dumper:
     """Pickles the tasks of a graph."""
 
     def __init__(self):
         self.pickles = {}
-        # How many tasks had no function or class that is pickled by value, and how many had one.
-        self.plain_count = self.other_count = 0
 
     def dump(self, task):
         """Returns the pickle of a task."""
-        # Faster, and fails for what is not found by its name.
-        if self.other_count <= self.plain_count:
-            try:
-                plain = builtin_pickle.dumps(task, builtin_pickle.HIGHEST_PROTOCOL)
-                self.plain_count += 1
-                return plain
-            except Exception:
-                self.other_count += 1
         file = io.BytesIO()
         try:
             Pickler(file, self.pickles).dump(task)
         except Exception:
             return pickle.dumps(task)
+        return file.getvalue()
+
+    def dump_all(self, tasks):
+        """Returns the pickle of a tuple of tasks.
+
+        What they share, such as the names of functions, is in it once, which makes it several times
+        shorter than a pickle of each, and faster to make.
+        """
+        file = BatchFile()
+        Pickler(file, self.pickles).dump(tuple(tasks))
         return file.getvalue()
 
 
@@ -225,9 +246,15 @@ class Annotations:
         self.new = []
         # Keeps the values, so that their ids stay theirs.
         self.values = []
+        # The index of all tasks, if it is the same.
+        self.same = None
+        if not any(by_name.values()) and not any(map(callable, self.of_all.values())):
+            self.same = self.index(self.of_all)
 
     def of_task(self, key):
         """Returns the index of a task's annotations, which precede those of all tasks."""
+        if self.same is not None:
+            return self.same
         found = {}
         for name, value in self.of_all.items():
             found[name] = value(key) if callable(value) else value
@@ -298,13 +325,16 @@ def convert_graph(message):
     del expression
     annotations = Annotations(by_name, of_all)
     shared, tasks = find_shared(dsk)
-    batch = Batch()
-    for key, run_spec in tasks.items():
-        batch.add(key, run_spec, [], [], annotations.of_shared(), VALUE)
     keys = list(dsk)
     index = {key: place for place, key in enumerate([*tasks, *keys])}
-    del tasks
     dumper = Dumper()
+    is_separate = message["separately"]
+    batch = Batch(annotations)
+    for key, run_spec in tasks.items():
+        batch.add(key, [], [], annotations.of_shared(), VALUE, run_spec)
+    yield from batch.messages(dumper, is_separate=True)
+    del tasks
+    batch = Batch(annotations)
     for key in keys:
         task = dsk.pop(key)
         if shared:
@@ -316,50 +346,73 @@ def convert_graph(message):
                 outside.append(dependency)
             elif dependency != key:
                 inside.append(number)
-        batch.add(
-            key,
-            dumper.dump(task),
-            inside,
-            outside,
-            annotations.of_task(key),
-            calls(task),
-        )
-        if batch.is_full():
-            yield batch.message(annotations)
-            batch = Batch()
-    if batch.keys:
-        yield batch.message(annotations)
+        batch.add(key, inside, outside, annotations.of_task(key), calls(task), task)
+        if len(batch.keys) == BATCH_COUNT:
+            yield from batch.messages(dumper, is_separate)
+            batch = Batch(annotations)
+    yield from batch.messages(dumper, is_separate)
 
 
 class Batch:
     """Tasks that are sent at once: a list for each of their properties."""
 
-    PROPERTIES = (
-        "keys",
-        "run_specs",
-        "dependencies",
-        "outside",
-        "annotated",
-        "calls",
-    )
+    def __init__(self, annotations):
+        self.annotations = annotations
+        self.keys, self.dependencies, self.outside = [], [], []
+        self.annotated, self.calls, self.tasks = [], [], []
 
-    def __init__(self):
-        for name in self.PROPERTIES:
-            setattr(self, name, [])
-        self.length = 0
+    def add(self, key, dependencies, outside, annotated, calls, task):
+        """Adds a task, or the pickle of one."""
+        self.keys.append(key)
+        self.dependencies.append(dependencies)
+        self.outside.append(outside)
+        self.annotated.append(annotated)
+        self.calls.append(calls)
+        self.tasks.append(task)
 
-    def add(self, *properties):
-        for name, value in zip(self.PROPERTIES, properties):
-            getattr(self, name).append(value)
-        self.length += len(self.run_specs[-1])
+    def messages(self, dumper, is_separate):
+        """Yields messages with the tasks, pickled together unless `is_separate`: one, or several if
+        it were too long."""
+        left = [(0, len(self.tasks))] if self.tasks else []
+        while left:
+            start, stop = left.pop()
+            try:
+                pickled = None if is_separate else dumper.dump_all(self.tasks[start:stop])
+            except FullError:
+                if stop - start > 1:
+                    middle = (start + stop) // 2
+                    left += [(middle, stop), (start, middle)]
+                    continue
+                pickled = None
+            except Exception:
+                # A task that only `distributed` can pickle, or the error of one.
+                pickled = None
+            if pickled is not None:
+                yield self.message(start, stop, tasks=pickled)
+                continue
+            run_specs, length = [], 0
+            for place in range(start, stop):
+                task = self.tasks[place]
+                run_specs.append(task if type(task) is bytes else dumper.dump(task))
+                length += len(run_specs[-1])
+                if length >= BATCH_LEN or place + 1 == stop:
+                    yield self.message(start, place + 1, run_specs=run_specs)
+                    start, run_specs, length = place + 1, [], 0
 
-    def is_full(self):
-        return len(self.keys) == BATCH_COUNT or self.length >= BATCH_LEN
-
-    def message(self, annotations):
-        new, annotations.new = annotations.new, []
-        lists = {name: getattr(self, name) for name in self.PROPERTIES}
-        return {"op": "graph-tasks", "annotations": new, **lists}
+    def message(self, start, stop, tasks=b"", run_specs=()):
+        """Returns a message with some of the tasks."""
+        new, self.annotations.new = self.annotations.new, []
+        return {
+            "op": "graph-tasks",
+            "annotations": new,
+            "keys": self.keys[start:stop],
+            "dependencies": self.dependencies[start:stop],
+            "outside": self.outside[start:stop],
+            "annotated": self.annotated[start:stop],
+            "calls": self.calls[start:stop],
+            "tasks": tasks,
+            "run_specs": run_specs,
+        }
 
 
 def create_shuffle_run(message):

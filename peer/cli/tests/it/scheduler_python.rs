@@ -45,7 +45,7 @@ fn check_with(script: &str, scheduler: &Peer, checks: &[&str]) {
     drop(Peer::spawn(Environment::Current, script, &arguments));
 }
 
-const CHECKS: [&str; 8] = [
+const CHECKS: [&str; 9] = [
     "array",
     "bag",
     "delayed_values",
@@ -54,6 +54,7 @@ const CHECKS: [&str; 8] = [
     "annotated",
     "unoptimized",
     "shared",
+    "pickled",
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Copies a part of a pickle into a new pickle without interpreting it. A
+//! Copies parts of a pickle into new pickles without interpreting them. A
 //! scheduler sends each task of a graph to a worker this way, including functions
 //! and objects that only Python can make.
 
@@ -8,35 +8,32 @@ use daskwire_pickle::tree::{Int, Node, Operation, Str, Tree, Value};
 use daskwire_pickle::{Writer, WriterOptions};
 
 use super::GraphError;
+use super::error::unexpected;
 use crate::scratch;
-use crate::value::{Budget, describe};
+use crate::value::{Budget, Serialized, describe};
 
 /// Maximum nesting of values.
 const DEPTH: usize = 200;
 
+/// Maximum number of values, and of bytes, that the pickles of a split tuple have.
+const SPLIT: (usize, usize) = (1 << 22, 1 << 28);
+
 /// Calls that change an object after it was made, by the object's index.
 ///
-/// `cloudpickle` writes such calls instead of a state, and drops their results,
-/// so nothing in the tree refers to them.
+/// A class may have such a function in place of a state, as those of `cloudpickle` do. Its result is
+/// dropped, so nothing in the tree refers to the call.
 #[derive(Debug, Default)]
 pub(super) struct Effects<'t, 'p>(HashMap<usize, Vec<Node<'t, 'p>>>);
 
 impl<'t, 'p> Effects<'t, 'p> {
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
-        const NAMES: [&str; 2] = ["_function_setstate", "_class_setstate"];
         let mut effects = Self::default();
-        // Most graphs have no such calls.
-        let mut parts = pickle.split(|byte| *byte == b'_').skip(1);
-        if !parts.any(|part| part.starts_with(b"setstate")) {
-            return effects;
-        }
         for node in tree.nodes() {
-            if let Value::Call {
-                callable,
-                arguments,
-            } = node.value()
-                && let Some(global) = callable.as_global()
-                && NAMES.iter().any(|name| global.name == **name)
+            // REDUCE and POP. An object that is needed is memoized before anything else.
+            let is_dropped = pickle.get(node.offset().saturating_add(1)) == Some(&b'0');
+            if is_dropped
+                && node.is_object()
+                && let Value::Call { arguments, .. } = node.value()
                 && let Some(object) = arguments.items().next()
             {
                 effects.0.entry(object.index()).or_default().push(node);
@@ -44,6 +41,30 @@ impl<'t, 'p> Effects<'t, 'p> {
         }
         effects
     }
+}
+
+/// Copies each item of a pickled tuple into a pickle of its own, with everything that it refers to.
+///
+/// The pickle is that of Python's `pickle`, without buffers out of band.
+///
+/// # Errors
+///
+/// [`GraphError`] if the pickle is damaged, is not a tuple, or has values that cannot be copied, or if
+/// the copies have more than 2^22 values or 2^28 bytes, since each has what all of them share.
+pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Serialized>, GraphError> {
+    let tree = Tree::new(pickle)?;
+    let Value::Tuple(items) = tree.root().value() else {
+        return Err(unexpected(tree.root(), "a tuple"));
+    };
+    let (values, bytes) = SPLIT;
+    let budget = Budget::new(values, bytes);
+    let effects = Effects::of(&tree, pickle);
+    let mut copier = Copier::new(&tree);
+    let copies = items.map(|item| {
+        let copy = copier.write(&effects, &budget, |copy, writer| copy.write(item, writer))?;
+        Ok(Serialized::pickled(copy))
+    });
+    copies.collect()
 }
 
 /// Copies parts of one tree.

@@ -26,6 +26,7 @@ use daskwire_value::{IntoArguments, IntoValue, ValueError, brief_debug};
 
 use crate::{Key, Value};
 
+pub use copy::split_tuple;
 pub use depends::Calls;
 pub use error::GraphError;
 pub use outline::Outline;

@@ -123,6 +123,60 @@ fn copies_tasks_with_unknown_objects() {
     assert_eq!(seven.work, Work::Argument(Argument::from(7)));
 }
 
+#[test]
+fn items_of_a_tuple_become_pickles_with_all_that_they_refer_to() {
+    // (f, [f], f) where f is an object that a call fills whose result is dropped.
+    let pickle = b"\x80\x05(\x8c\x01m\x8c\x06Filled\x93)R\x94\x8c\x01m\x8c\x04fill\x93h\x00K\x07\x86R0]h\x00ah\x00t.";
+    let copies = split_tuple(pickle).expect("a tuple");
+    assert_eq!(copies.len(), 3);
+    for (copy, in_list) in copies.iter().zip([false, true, false]) {
+        let (copy, _) = copy.pickle().expect("a pickle");
+        let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
+        let mut node = tree.root();
+        if in_list {
+            [node] = node.items().exactly().expect("one");
+        }
+        // getitem((filled, fill(filled, 7)), 0)
+        let (called, arguments) = node.as_call().expect("a call");
+        assert!(
+            called
+                .as_global()
+                .expect("a function")
+                .is("operator", "getitem")
+        );
+        let [parts, _] = arguments.exactly().expect("two");
+        let [filled, call] = parts.items().exactly().expect("the object and a call");
+        let (called, arguments) = call.as_call().expect("a call");
+        assert!(called.as_global().expect("a function").is("m", "fill"));
+        let [object, seven] = arguments.exactly().expect("two");
+        assert!(object.is_same(filled));
+        assert_eq!(seven.as_i64(), Some(7));
+    }
+}
+
+#[test]
+fn a_tuple_whose_copies_are_too_long_is_refused() {
+    use daskwire_pickle::{WriteError, WriterOptions};
+    let split = |count: usize| {
+        let pickle = crate::scratch::pickle(WriterOptions::default(), |writer| {
+            writer.tuple(count);
+            writer.bytearray(&[7; 1 << 20]);
+            let shared = writer.memoize();
+            for _ in 1..count {
+                writer.get(shared);
+            }
+            Ok::<(), WriteError>(())
+        });
+        split_tuple(&pickle.expect("writable pickle"))
+    };
+    assert_eq!(split(10).expect("10 MiB").len(), 10);
+    assert!(matches!(split(300), Err(GraphError::Value(_))));
+    assert!(matches!(
+        split_tuple(b"\x80\x04K\x07."),
+        Err(GraphError::Unexpected { .. })
+    ));
+}
+
 /// A task `a` that calls `len` with the argument written by `write`.
 fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes {
     use daskwire_pickle::{WriteError, WriterOptions};

@@ -95,6 +95,8 @@ maps! {
         keys: Keys = "keys",
         /// The annotations of all tasks, as the client sent them.
         annotations: Nullable<Value> = "annotations",
+        /// Whether each task is to have a pickle of its own. Default: false.
+        separately: bool = "separately",
     }
 
     /// Requests a helper to create a run of a P2P shuffle. The answer is a [`ShuffleRun`] and the end
@@ -312,11 +314,13 @@ maps! {
     }
 
     /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. The lists have
-    /// an item for each task.
+    /// an item for each task, but for `run_specs` if there are `tasks`.
     GraphTasks = "graph-tasks" {
         /// The keys.
         keys: Vec<Key> = "keys",
-        /// The pickles of the tasks, for workers.
+        /// The pickle of a tuple of the tasks, as [`split_tuple`](crate::graph::split_tuple) takes it.
+        tasks: Bytes = "tasks",
+        /// The pickles of the tasks, for workers, unless `tasks` has them.
         run_specs: Vec<Bytes> = "run_specs",
         /// The tasks of this graph that each depends on, by number from the first of the answer.
         dependencies: Vec<Vec<u64>> = "dependencies",

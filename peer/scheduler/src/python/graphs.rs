@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use daskwire_messages::graph::GraphError;
 use daskwire_messages::protocol::{ConvertGraph, FromHelper, Nullable, UpdateGraph};
 
 use super::Python;
@@ -11,7 +12,8 @@ use crate::state::{Conversion, Refusal, RefusalReason, Submission};
 impl Python {
     /// Converts the graph of a client's message to tasks. Dropping the future ends the conversion.
     ///
-    /// A graph whose process has ended is converted again, once.
+    /// A graph whose process has ended is converted again, once, and so is one whose tasks cannot be
+    /// pickled together.
     ///
     /// # Errors
     ///
@@ -26,12 +28,12 @@ impl Python {
             annotations: Nullable(message.annotations.take()),
             ..ConvertGraph::default()
         };
-        let request = Arc::new(request);
+        let mut request = Arc::new(request);
         let mut is_again = false;
         let answer = loop {
-            let (request, mut conversion) = (Arc::clone(&request), Conversion::new(&message));
+            let (sent, mut conversion) = (Arc::clone(&request), Conversion::new(&message));
             let answer = self.ask(&self.graph_places, move |helper| {
-                let erred = helper.request(&*request, |part| match part {
+                let erred = helper.request(&*sent, |part| match part {
                     FromHelper::GraphTasks(batch) => conversion.add(batch),
                     other => Err(unexpected(&other)),
                 })?;
@@ -42,6 +44,9 @@ impl Python {
             });
             match answer.await {
                 Err(error) if has_ended(&error) && !is_again => is_again = true,
+                Err(error) if is_inseparable(&error) && !request.separately => {
+                    Arc::make_mut(&mut request).separately = true;
+                }
                 answer => break answer,
             }
         };
@@ -60,6 +65,13 @@ impl Python {
 /// The error for a message that is no part of an answer.
 pub(super) fn unexpected(message: &FromHelper) -> io::Error {
     io::Error::other(format!("it sent {:?} in an answer", message.op()))
+}
+
+/// Whether an error says that tasks that were pickled together cannot be separated.
+fn is_inseparable(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|cause| cause.is::<GraphError>())
 }
 
 /// Whether an error says that the process has ended by itself, or was ended by others.

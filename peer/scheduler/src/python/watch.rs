@@ -11,6 +11,7 @@ use daskwire_python::{ChildProcess, anonymous_memory};
 use daskwire_rpc::panic_flag::lock_counter;
 
 use super::PythonOptions;
+use super::graphs::has_ended;
 
 /// Interval at which the time and the memory of a process are measured.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -148,7 +149,7 @@ impl Watched {
         }
     }
 
-    /// The error of an answer, with the reason for the end of its process.
+    /// The error of an answer, with the reason for the end of its process if that is what it says.
     fn describe(&self, error: io::Error) -> io::Error {
         let state = self.lock();
         match (&state.end, &state.child) {
@@ -156,7 +157,11 @@ impl Watched {
             (None, Some(child)) => {
                 let child = Arc::clone(child);
                 drop(state);
-                io::Error::new(error.kind(), child.end())
+                let end = child.end();
+                match has_ended(&error) {
+                    true => io::Error::new(error.kind(), end),
+                    false => error,
+                }
             }
             (None, None) => error,
         }

@@ -2,8 +2,7 @@
 
 use std::io;
 
-use bytes::Bytes;
-use daskwire_messages::graph::Calls;
+use daskwire_messages::graph::{Calls, split_tuple};
 use daskwire_messages::protocol::{GraphTasks, UpdateGraph};
 use daskwire_messages::{Key, Serialized};
 
@@ -41,7 +40,8 @@ impl Conversion {
     ///
     /// # Errors
     ///
-    /// If the lists differ in length, or the number of an annotation is too high.
+    /// If the lists differ in length, or the number of an annotation is too high. A `GraphError` in the
+    /// error says that the tasks cannot be split, but may be sent separately.
     pub fn add(&mut self, batch: GraphTasks) -> io::Result<()> {
         for annotations in batch.annotations {
             match Annotations::of_dict(annotations, self.user_priority) {
@@ -52,7 +52,16 @@ impl Conversion {
         if self.invalid.is_some() {
             return Ok(());
         }
-        let mut run_specs = batch.run_specs.into_iter();
+        let run_specs = match batch.tasks.is_empty() {
+            true => batch
+                .run_specs
+                .iter()
+                .map(|it| Serialized::pickled(it))
+                .collect(),
+            false => split_tuple(&batch.tasks)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+        };
+        let mut run_specs = run_specs.into_iter();
         let mut dependencies = batch.dependencies.into_iter();
         let mut outside = batch.outside.into_iter();
         let mut annotated = batch.annotated.into_iter();
@@ -86,7 +95,7 @@ impl Conversion {
         self.tasks.push(Submitted {
             key,
             dependencies: inside.chain(outside).collect::<Option<_>>()?,
-            run_spec: Serialized::pickled(&parts.run_spec),
+            run_spec: parts.run_spec,
             calls: Calls {
                 native: parts.calls & 1 != 0,
                 python: parts.calls & 2 != 0,
@@ -145,7 +154,7 @@ fn incomplete() -> io::Error {
 
 /// The properties of a task besides its key.
 struct Parts {
-    run_spec: Bytes,
+    run_spec: Serialized,
     inside: Vec<u64>,
     outside: Vec<Key>,
     annotations: u64,
