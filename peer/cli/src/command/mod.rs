@@ -9,6 +9,7 @@ mod examples;
 mod failure;
 mod files;
 mod generate;
+mod heap;
 mod identity;
 mod inspect_command;
 mod json;
@@ -252,6 +253,9 @@ fn run_on_large_stack(cli: Cli) -> u8 {
         let failure = Failure::usage(error);
         terminal::error(&failure);
         return failure.code();
+    }
+    if matches!(cli.command, Command::Scheduler(_)) {
+        heap::use_one_heap();
     }
     // Deeply nested messages become deeply nested JSON, which is printed and
     // dropped recursively: 1024 levels need more than the default stack.

@@ -241,3 +241,37 @@ fn a_cluster_for_a_laptop_starts_and_ends_with_its_workers() {
     let left = log.lines().filter(|line| line.contains(" left: "));
     assert_eq!(left.count(), 2, "{log}");
 }
+
+/// The number of heaps of other threads than the first, for which glibc reserves 64 MiB each.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn heap_count(process: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("a process");
+    let regions = maps.lines().map(|line| {
+        let (addresses, rest) = line.split_once(' ').expect("addresses");
+        let (start, end) = addresses.split_once('-').expect("two addresses");
+        let [start, end] = [start, end].map(|it| u64::from_str_radix(it, 16).expect("hexadecimal"));
+        (
+            start,
+            end,
+            rest.starts_with("rw-p"),
+            rest.starts_with("---p"),
+        )
+    });
+    let regions: Vec<_> = regions.collect();
+    let is_heap = |pair: &&[(u64, u64, bool, bool)]| match pair {
+        [(start, middle, true, _), (next, end, _, true)] => {
+            middle == next && end - start == 64 << 20
+        }
+        _ => false,
+    };
+    regions.windows(2).filter(is_heap).count()
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn a_scheduler_has_one_heap_unless_the_user_wants_others() {
+    let quiet = ["--no-dashboard"];
+    assert_eq!(heap_count(scheduler(&quiet, &[]).id()), 0);
+    let many = scheduler(&quiet, &[("MALLOC_ARENA_MAX", "8")]);
+    assert!(heap_count(many.id()) > 0);
+}
