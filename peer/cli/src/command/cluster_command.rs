@@ -528,8 +528,8 @@ fn contents(file: &Path, bytes: Vec<u8>) -> Result<Value> {
         #[cfg(not(feature = "parquet"))]
         "csv" | "parquet" => {
             return Err(Failure::usage(format_args!(
-                "--values {name}: tables are not part of this build: install daskwire-cli with its \
-                 feature parquet"
+                "--values {name}: {}",
+                super::show::NO_TABLES
             )));
         }
         "json" => match core::str::from_utf8(&bytes) {

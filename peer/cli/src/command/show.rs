@@ -55,11 +55,10 @@ impl ResultArguments {
         }
         let extension = self.output.as_deref().map(extension);
         match extension.as_deref() {
-            Some("parquet") if cfg!(feature = "parquet") => Ok(()),
-            Some("parquet") => Err(Failure::usage(
-                ".parquet is not part of this build: install daskwire-cli with its feature parquet, \
-                 or use .npy, .csv or .json",
-            )),
+            #[cfg(not(feature = "parquet"))]
+            Some("parquet") => Err(Failure::usage(format_args!(
+                "{NO_TABLES}, or use .npy, .csv or .json"
+            ))),
             Some(format @ ("arrow" | "feather")) => Err(Failure::usage(format_args!(
                 ".{format} is not supported; use .npy, .csv, .parquet or .json"
             ))),
@@ -146,6 +145,11 @@ pub(crate) fn extension(file: &Path) -> String {
     extension.to_string_lossy().to_lowercase()
 }
 
+/// What is said in place of reading or writing a table.
+#[cfg(not(feature = "parquet"))]
+pub(crate) const NO_TABLES: &str =
+    "tables are not part of this build: install daskwire-cli with its feature parquet";
+
 fn write(file: &Path, result: &Value) -> Result {
     let extension = extension(file);
     let name = file.display();
@@ -159,6 +163,10 @@ fn write(file: &Path, result: &Value) -> Result {
         "csv" if let Ok(batches) = result.to_record_batches() => {
             string = tables::csv(&batches).map_err(|error| format!("{name}: {error}"))?;
             string.as_bytes()
+        }
+        #[cfg(not(feature = "parquet"))]
+        "csv" if let Value::Serialized(_) = result => {
+            return Err(format!("{name}: {NO_TABLES}").into());
         }
         "csv" => {
             string = csv(result).map_err(|error| format!("{name}: {error}"))?;
