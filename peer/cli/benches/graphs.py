@@ -8,7 +8,8 @@ Usage: PYTHON peer/cli/benches/graphs.py DASKWIRE [--shapes array,shuffle,tree,m
 
 DASKWIRE is the path of the command. PYTHON has distributed, dask with array and dataframe, and psutil. The
 memory is the largest since the scheduler was started, which each line does anew. With --instant, the workers are
-those of `scheduler_alone.py`, which run nothing, so that the times are the scheduler's. With --until-accepted,
+those of `scheduler_alone.py`, which run nothing, so that the times are the scheduler's, and a client and a
+worker of their own measure how long a small task and a heartbeat take meanwhile. With --until-accepted,
 the graph is only accepted, by a cluster without workers: a million tasks would take Dask's scheduler an hour.
 """
 
@@ -30,7 +31,7 @@ import numpy
 import pandas
 import psutil
 from distributed import Client, WorkerPlugin, wait
-from scheduler_alone import process, run_workers
+from scheduler_alone import percentile, probe, process, run_workers
 from schedulers import started
 
 
@@ -173,17 +174,26 @@ def run(scheduler, daskwire, shape, count, options):
             client.register_plugin(Starts())
         if options.until_accepted:
             workers.close()
+        if options.instant:
+            begun, stop = multiprocessing.Event(), multiprocessing.Event()
+            waits, sender = multiprocessing.Pipe(duplex=False)
+            stack.enter_context(process(probe, address, 2, begun, stop, sender))
+            begun.wait(60)
         memory = Memory(serving)
         stack.callback(memory.end)
         before = processor(serving.pid)
         times = measure(client, shape, count, first, options.until_accepted)
         busy = processor(serving.pid) - before
-        times = " | ".join(f"{one:.2f}" for one in times)
-        print(
-            f"| {shape} | {count} | {scheduler} | {times} "
-            f"| {busy:.2f} | {memory.own / 1e6:.0f} | {memory.beside / 1e6:.0f} |",
-            flush=True,
-        )
+        others = [math.nan] * 3
+        if options.instant:
+            stop.set()
+            found = waits.recv()
+            tasks, heartbeats = found["tasks"], found["heartbeats"]
+            others = [1e3 * one for one in (percentile(tasks), max(tasks), max(heartbeats))]
+        times = " | ".join(f"{one:.2f}" for one in (*times, busy))
+        memories = (memory.own / 1e6, memory.beside / 1e6)
+        rest = " | ".join(f"{one:.0f}" for one in (*memories, *others))
+        print(f"| {shape} | {count} | {scheduler} | {times} | {rest} |", flush=True)
 
 
 def main():
@@ -199,8 +209,9 @@ def main():
     os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
     columns = ["graph", "tasks", "scheduler", "accepted, s", "first task, s", "last task, s"]
     columns += ["processor, s", "scheduler, MB", "Python, MB"]
+    columns += ["p99 of another client, ms", "longest, ms", "longest heartbeat, ms"]
     print(f"| {' | '.join(columns)} |")
-    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    print(f"| --- | ---: | --- |{' ---: |' * (len(columns) - 3)}", flush=True)
     for count in map(int, arguments.tasks.split(",")):
         for shape in arguments.shapes.split(","):
             for scheduler in arguments.schedulers.split(","):

@@ -331,6 +331,11 @@ def scheduler(command):
         serving.kill()
 
 
+def percentile(times):
+    """The 99th percentile."""
+    return sorted(times)[int(0.99 * (len(times) - 1))]
+
+
 def length_of(directory):
     """The length of the files of a journal; none if there is no journal."""
     return directory and sum(entry.stat().st_size for entry in os.scandir(directory))
@@ -369,12 +374,11 @@ def measure(command, shape, count, workers, sync=None, journals=None):
         stop.set()
         found = times.recv()
         link.send("end")
-    waits = sorted(found["tasks"])
     seconds = after.user + after.system - before.user - before.system
     return {
         "processor": seconds / task_count * 1e6,
         "memory": grown / task_count,
-        "p99": waits[int(0.99 * (len(waits) - 1))] * 1e3,
+        "p99": percentile(found["tasks"]) * 1e3,
         "heartbeat": max(found["heartbeats"]) * 1e3,
         "all": took,
         "journal": length and length / task_count,
