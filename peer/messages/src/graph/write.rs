@@ -198,11 +198,8 @@ impl Task {
 /// that is an error of the task: a worker opens the `run_spec` while it reads the message, and
 /// ends if that fails.
 ///
-/// Returns `run_spec` if it is not the pickle of a task.
-pub fn opened_safely(room: &mut PickleScratch, run_spec: &Serialized, key: &Key) -> Serialized {
-    let Some(inner) = run_spec.as_plain_pickle() else {
-        return run_spec.clone();
-    };
+/// `inner` is the pickle of the task.
+pub fn opened_safely(room: &mut PickleScratch, inner: &[u8], key: &Key) -> Serialized {
     // A scheduler does this for each task that it sends.
     if let Some(opened) = opened_short(inner, key) {
         return opened;
@@ -535,11 +532,7 @@ mod tests {
                 let inner = vec![7; len];
                 let pickle = opening_pickle(&mut room, &inner, key).expect("a buffer that grows");
                 let pickle = Serialized::pickled(pickle);
-                let opened = opened_safely(
-                    &mut PickleScratch::default(),
-                    &Serialized::pickled(&inner),
-                    key,
-                );
+                let opened = opened_safely(&mut PickleScratch::default(), &inner, key);
                 assert_eq!(opened, pickle, "{key}, {len}");
                 short_count += usize::from(opened_short(&inner, key).is_some());
             }

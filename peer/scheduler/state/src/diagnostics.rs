@@ -17,7 +17,7 @@ impl State {
     pub fn run_spec(&self, key: &Key) -> Result<Option<Serialized>, Key> {
         let id = self.by_key.get(key).ok_or_else(|| key.clone())?;
         let run_spec = self.tasks[*id].run_spec.as_ref();
-        Ok(run_spec.map(|run_spec| run_spec.payload.clone()))
+        Ok(run_spec.map(|run_spec| run_spec.payload.to_serialized()))
     }
 
     /// The key of the task whose failure is that of the first failed task among these.

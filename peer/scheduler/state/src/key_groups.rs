@@ -78,6 +78,8 @@ struct KeyGroup {
     /// The groups that tasks of this one depend on, with their serial numbers. Their indexes may be
     /// those of others by now.
     dependencies: Vec<(KeyGroupId, u64)>,
+    /// The pickle of a task that payloads of others are compared with.
+    payload_base: Option<Arc<[u8]>>,
 }
 
 /// The groups whose names begin alike.
@@ -175,6 +177,11 @@ impl KeyGroups {
         self.groups[id].counts.0[StateName::Released as usize] += 1;
         self.totals.0[StateName::Released as usize] += 1;
         id
+    }
+
+    /// The pickle that payloads of tasks of a group are compared with.
+    pub(super) fn payload_base(&mut self, id: KeyGroupId) -> &mut Option<Arc<[u8]>> {
+        &mut self.groups[id].payload_base
     }
 
     /// Removes a task that was in a state.
@@ -330,6 +337,7 @@ impl KeyGroups {
             counts: StateCounts::default(),
             nbytes: 0,
             dependencies: Vec::new(),
+            payload_base: None,
         });
         self.prefixes[prefix].group_count += 1;
         self.by_name.insert(name, id);

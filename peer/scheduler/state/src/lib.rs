@@ -227,6 +227,7 @@ mod operations;
 mod order;
 mod overview;
 mod overview_tasks;
+mod payload;
 mod pool;
 mod query;
 mod rebalance;
@@ -518,6 +519,8 @@ pub struct State {
     replicas: Replicas,
     samplers: Samplers,
     pickle_scratch: PickleScratch,
+    /// Room for the pickle of a task.
+    pickle: Vec<u8>,
     shuffles: Shuffles,
     /// Actions of the current event.
     actions: Vec<Action>,
@@ -683,6 +686,7 @@ impl State {
             replicas: Replicas::new(policy.replica_interval),
             samplers: Samplers::default(),
             pickle_scratch: PickleScratch::default(),
+            pickle: Vec::new(),
             shuffles: Shuffles::default(),
             actions: Vec::new(),
             todo: Todo::default(),

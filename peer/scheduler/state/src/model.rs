@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use daskwire_messages::protocol::{TaskState, WorkerStatus};
-use daskwire_messages::{Key, Serialized, Value};
+use daskwire_messages::{Key, Value};
 
 use super::classes::{ClassId, Places};
 use super::durations::Work;
@@ -16,6 +16,7 @@ use super::grace::{Graphs, Lost};
 use super::groups::GroupId;
 use super::key_groups::KeyGroupId;
 use super::memory::Unmanaged;
+use super::payload::Payload;
 use super::returns::Returning;
 use super::submission::{Demands, Failure, Resources};
 use super::unknown::UnknownOps;
@@ -222,16 +223,18 @@ pub(super) struct Task {
 impl Task {
     /// The memory of the task, as in [`Policy::max_tasks_len`](super::Policy::max_tasks_len).
     pub(super) fn len(&self) -> usize {
-        task_len(&self.key, self.run_spec.as_ref().map(|spec| &spec.payload))
+        task_len(
+            &self.key,
+            self.run_spec.as_ref().map_or(0, |spec| spec.payload.len()),
+        )
     }
 }
 
-/// The memory of a task, as in [`Policy::max_tasks_len`](super::Policy::max_tasks_len).
-pub(super) fn task_len(key: &Key, payload: Option<&Serialized>) -> usize {
+/// The memory of a task with a payload of `payload` bytes, as in
+/// [`Policy::max_tasks_len`](super::Policy::max_tasks_len).
+pub(super) fn task_len(key: &Key, payload: usize) -> usize {
     /// For the task and its places in indexes.
     const FIXED: usize = 1 << 10;
-    let payload = payload.map_or(0, Serialized::len);
-    let payload = usize::try_from(payload).unwrap_or(usize::MAX);
     FIXED
         .saturating_add(key.as_msgpack().len())
         .saturating_add(payload)
@@ -241,7 +244,7 @@ pub(super) fn task_len(key: &Key, payload: Option<&Serialized>) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct RunSpec {
     /// The `run_spec` sent to workers.
-    pub(super) payload: Serialized,
+    pub(super) payload: Payload,
     pub(super) demands: Arc<Demands>,
     /// The tasks with the same demands.
     pub(super) group: GroupId,

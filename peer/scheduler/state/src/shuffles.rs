@@ -329,7 +329,7 @@ impl State {
         }
         let new = NewRun {
             run_id,
-            barrier: run_spec.payload.clone(),
+            barrier: run_spec.payload.to_serialized(),
             workers: addresses,
             others,
         };

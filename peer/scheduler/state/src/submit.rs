@@ -7,15 +7,16 @@ use std::vec;
 
 use daskwire_messages::graph::Calls;
 use daskwire_messages::protocol::TaskRetried;
-use daskwire_messages::{Key, Value};
+use daskwire_messages::{Key, Serialized, Value};
 
 use super::few::Few;
 use super::grace::Graphs;
 use super::groups::GroupId;
 use super::model::{Priority, RunSpec, StateName, Task, TaskId, TaskStage, task_len};
+use super::payload::{Payload, payload_len};
 use super::send::erred;
 use super::slices::Job;
-use super::submission::{Dependency, Failure, Refusal, Submission, Submitted};
+use super::submission::{Demands, Dependency, Failure, Refusal, Submission, Submitted};
 use super::transitions::seconds;
 use super::{ClientId, State};
 
@@ -213,7 +214,7 @@ impl State {
         if let Some(task) = next {
             *count += 1;
             if !self.by_key.contains_key(&task.key) {
-                *len = len.saturating_add(task_len(&task.key, Some(&task.run_spec)));
+                *len = len.saturating_add(task_len(&task.key, payload_len(&task.run_spec)));
                 let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
                 if submitting.measured_demands.insert(demands) {
                     *len = len.saturating_add(task.demands.len());
@@ -255,7 +256,7 @@ impl State {
         let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
         let group = submitting.groups.get(&demands).copied();
         // A task that was known when it was measured may be forgotten since.
-        let mut len = task_len(&task.key, Some(&task.run_spec));
+        let mut len = task_len(&task.key, payload_len(&task.run_spec));
         if group.is_none() {
             len = len.saturating_add(task.demands.len());
         }
@@ -285,12 +286,8 @@ impl State {
             }
         };
         self.groups[group].task_count += 1;
-        let run_spec = RunSpec {
-            payload: task.run_spec,
-            demands: task.demands,
-            group,
-        };
-        let id = self.insert_task(task.key, Some(run_spec), priority);
+        let spec = (task.run_spec, task.demands, group);
+        let id = self.insert_task(task.key, Some(spec), priority);
         for dependency in &dependencies {
             self.add_dependent(*dependency, id);
         }
@@ -484,9 +481,15 @@ impl State {
     pub(super) fn insert_task(
         &mut self,
         key: Key,
-        run_spec: Option<RunSpec>,
+        spec: Option<(Serialized, Arc<Demands>, GroupId)>,
         priority: Priority,
     ) -> TaskId {
+        let key_group = self.key_groups.add(&key);
+        let run_spec = spec.map(|(payload, demands, group)| RunSpec {
+            payload: Payload::new(payload, self.key_groups.payload_base(key_group)),
+            demands,
+            group,
+        });
         let id = self.tasks.insert(Task {
             key: key.clone(),
             run_spec,
@@ -494,7 +497,7 @@ impl State {
             stage: TaskStage::Released,
             last_recorded_stage: StateName::Released,
             changed: seconds(self.now),
-            key_group: self.key_groups.add(&key),
+            key_group,
             dependencies: Vec::new(),
             dependents: BTreeSet::new(),
             waiter_count: 0,

@@ -159,7 +159,11 @@ impl State {
         let task = &self.tasks[id];
         let spec = task.run_spec.as_ref().map(|spec| {
             let calls = self.groups[spec.group].key.calls;
-            (journal.demands(&spec.demands), calls, &spec.payload)
+            (
+                journal.demands(&spec.demands),
+                calls,
+                spec.payload.to_serialized(),
+            )
         });
         let number = journal.next_number();
         let place = id as usize;
@@ -190,7 +194,7 @@ impl State {
             };
             to.number(demands);
             to.calls(calls);
-            to.payload(payload);
+            to.payload(&payload);
         });
     }
 

@@ -9,7 +9,7 @@ use daskwire_messages::graph::Calls;
 use daskwire_messages::{Key, Value};
 
 use super::super::groups::GroupId;
-use super::super::model::{Priority, RunSpec, TaskId, TaskStage};
+use super::super::model::{Priority, TaskId, TaskStage};
 use super::super::slices::Job;
 use super::super::submission::{Demands, Failure, Resources};
 use super::super::{ClientId, Policy, State, WorkerId};
@@ -280,7 +280,7 @@ impl Restoring {
         }
         state.submission_count = state.submission_count.max(priority.submission);
         state.generation = state.generation.max(priority.generation);
-        let run_spec = run_spec.map(|(payload, demands, calls)| {
+        let spec = run_spec.map(|(payload, demands, calls)| {
             let place = (Arc::as_ptr(&demands).addr(), calls);
             // The restoration counts as a task, so that the group exists until the end.
             let group = match self.held.groups.get(&place) {
@@ -292,13 +292,9 @@ impl Restoring {
                 }
             };
             state.groups[group].task_count += 1;
-            RunSpec {
-                payload,
-                demands,
-                group,
-            }
+            (payload, demands, group)
         });
-        let id = state.insert_task(key, run_spec, priority);
+        let id = state.insert_task(key, spec, priority);
         if is_orphan {
             dependencies.clear();
         }

@@ -105,6 +105,18 @@ fn a_submission_beyond_the_memory_of_tasks_fails_and_leaves_nothing() {
     assert_eq!(cluster.sent_to_client(client), expected);
     assert_eq!(cluster.state.tasks_len, before);
 
+    // So do arguments, each for its own task.
+    let long = Node::new("long", "len", ["x".repeat(9 << 10)]);
+    cluster.submit(client, [long], &["long"]);
+    let expected = [format!("task-erred long {text}")];
+    assert_eq!(cluster.sent_to_client(client), expected);
+    let three: Vec<Node> = (0..3)
+        .map(|n| Node::new(format!("p-{n}"), "len", ["x".repeat(3 << 10)]))
+        .collect();
+    cluster.submit(client, three, &["p-0", "p-1", "p-2"]);
+    assert_eq!(cluster.sent_to_client(client).len(), 3);
+    assert_eq!(cluster.state.tasks_len, before);
+
     // A smaller one has room.
     cluster.submit(client, [add("b", &["a"])], &["b"]);
     assert_eq!(cluster.state.task_count(), 2);

@@ -272,8 +272,13 @@ fn payloads_are_opened_within_tasks_of_workers_of_dask() {
     let sent = run_spec(&cluster, dask, "y");
     // What the worker opens holds the pickle of the task, and makes a task of its error.
     let task = &cluster.state.tasks[cluster.state.by_key.id("y")];
-    let own = &task.run_spec.as_ref().expect("a task").payload;
-    assert_eq!(Node::read(own, &Key::from("y")), Ok(add("y", &["x"])));
+    let own = task
+        .run_spec
+        .as_ref()
+        .expect("a task")
+        .payload
+        .to_serialized();
+    assert_eq!(Node::read(&own, &Key::from("y")), Ok(add("y", &["x"])));
     let own = own.plain_pickle().expect("a pickle");
     let (opened, _) = sent.pickle().expect("a pickle");
     assert!(opened.windows(own.len()).any(|part| *part == own[..]));
