@@ -15,7 +15,7 @@ impl Value {
     /// Structs and maps become dictionaries, sequences become lists, tuples and tuple
     /// structs become tuples, and byte strings become `bytes`. Enums are represented as
     /// in `serde_json`: a variant without content becomes a string, and other variants
-    /// become dictionaries with one entry. A [`Duration`](core::time::Duration) becomes a
+    /// become dictionaries with one entry. A [`Duration`] becomes a
     /// `datetime.timedelta`, and parts that are a [`Value`] or an [`Array`](super::Array)
     /// stay what they are. Fields of other types keep theirs with [`as_value`].
     ///
