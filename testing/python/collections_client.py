@@ -150,6 +150,37 @@ def fill(filled, value):
     filled.value = value
 
 
+class Parent:
+    """An object that is made of its children, which refer to it."""
+
+    def __init__(self, children):
+        self.children = children
+
+    def __reduce__(self):
+        return Parent, (self.children,)
+
+
+def identities():
+    """Objects that are in several places, and in themselves."""
+    parent = Parent([Filled()])
+    parent.children[0].value = parent
+    inner = []
+    recursive = (inner,)
+    inner.append(recursive)
+    data = b"data" * 100
+    return parent, recursive, [data, data], frozenset([parent])
+
+
+def are_kept(parent, recursive, twice, among):
+    """Returns whether objects that were the same still are."""
+    return (
+        parent.children[0].value is parent
+        and recursive[0][0] is recursive
+        and twice[0] is twice[1]
+        and parent in among
+    )
+
+
 def pickled(client):
     """Tasks that are pickled together, whatever they contain."""
     one = da.ones(40, chunks=2)
@@ -161,15 +192,27 @@ def pickled(client):
     filled.value = 7
     assert added(lambda block, filled: block + filled.value) == 320
     assert client.submit(lambda filled: filled.value, filled).result() == 7
-    # More levels than the scheduler copies.
-    filled.value = []
-    for _ in range(250):
-        filled.value = [filled.value]
-    assert added(lambda block, filled: block + len(filled.value)) == 80
+    filled.value = identities()
+    assert are_kept(*filled.value)
+    assert added(lambda block, filled: block + are_kept(*filled.value)) == 80
+    assert client.submit(lambda filled: are_kept(*filled.value), filled).result()
     # Longer than a batch.
     long = numpy.arange(2_000_000)
     assert da.from_array(long, chunks=40_000).sum().compute() == long.sum()
     assert da.from_array(long, chunks=1_000_000).sum().compute() == long.sum()
+
+
+def deep(client):
+    """An object with more levels than the scheduler copies."""
+    filled = Filled()
+    filled.value = []
+    for _ in range(250):
+        filled.value = [filled.value]
+    one = da.ones(40, chunks=2)
+    added = one.map_blocks(
+        lambda block, filled: block + len(filled.value), filled, dtype=float, meta=numpy.ones(1)
+    )
+    assert added.sum().compute() == 80
 
 
 class Unreadable:
@@ -344,7 +387,7 @@ def others(client):
 
 CHECKS = [
     array, bag, delayed_values, persisted, futures, annotated, unoptimized, errors,
-    frame, labelled, needs_python, limits, others, pickled, shared,
+    frame, labelled, needs_python, limits, others, pickled, deep, shared,
 ]
 
 

@@ -66,6 +66,11 @@ impl PickleScratch {
         };
         Ok(&self.out[..len])
     }
+
+    /// The first bytes of the pickle that was written last.
+    pub fn written(&self, len: usize) -> &[u8] {
+        self.out.get(..len).unwrap_or(&self.out)
+    }
 }
 
 /// Writes a single pickle.

@@ -2,7 +2,7 @@
 //! scheduler sends each task of a graph to a worker this way, including functions
 //! and objects that only Python can make.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use daskwire_pickle::tree::{Int, Node, Operation, Str, Tree, Value};
 use daskwire_pickle::{Writer, WriterOptions};
@@ -16,7 +16,7 @@ use crate::value::{Budget, Serialized, describe};
 const DEPTH: usize = 200;
 
 /// Maximum number of values, and of bytes, that the pickles of a split tuple have.
-const SPLIT: (usize, usize) = (1 << 22, 1 << 28);
+const SPLIT: (usize, usize) = (1 << 24, 1 << 28);
 
 /// Calls that change an object after it was made, by the object's index.
 ///
@@ -29,10 +29,10 @@ impl<'t, 'p> Effects<'t, 'p> {
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
         let mut effects = Self::default();
         for node in tree.nodes() {
-            // REDUCE and POP. An object that is needed is memoized before anything else.
+            // REDUCE and POP. An object that is needed is memoized before anything else, unless it is a
+            // part of its own arguments: then it was made before, and is made once more.
             let is_dropped = pickle.get(node.offset().saturating_add(1)) == Some(&b'0');
             if is_dropped
-                && node.is_object()
                 && let Value::Call { arguments, .. } = node.value()
                 && let Some(object) = arguments.items().next()
             {
@@ -50,7 +50,7 @@ impl<'t, 'p> Effects<'t, 'p> {
 /// # Errors
 ///
 /// [`GraphError`] if the pickle is damaged, is not a tuple, or has values that cannot be copied, or if
-/// the copies have more than 2^22 values or 2^28 bytes, since each has what all of them share.
+/// the copies have more than 2^24 values or 2^28 bytes, since each has what all of them share.
 pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Serialized>, GraphError> {
     let tree = Tree::new(pickle)?;
     let Value::Tuple(items) = tree.root().value() else {
@@ -75,6 +75,8 @@ pub(super) struct Copier {
     /// there.
     memo: Vec<(u32, u32)>,
     copy_count: u32,
+    /// Objects that are parts of what they are made of, such as a tuple with a list that contains it.
+    recursive: HashSet<usize>,
 }
 
 impl Copier {
@@ -83,6 +85,7 @@ impl Copier {
             room: scratch::PickleScratch::default(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
+            recursive: HashSet::new(),
         }
     }
 
@@ -100,17 +103,28 @@ impl Copier {
             room,
             memo,
             copy_count,
+            recursive,
         } = self;
-        room.write(WriterOptions::default(), |writer| {
-            *copy_count = copy_count.wrapping_add(1);
-            let mut copy = Copy {
-                memo,
-                number: *copy_count,
-                effects,
-                budget,
-            };
-            write(&mut copy, writer)
-        })
+        loop {
+            let known_count = recursive.len();
+            let written = room.write(WriterOptions::default(), |writer| {
+                *copy_count = copy_count.wrapping_add(1);
+                let mut copy = Copy {
+                    memo,
+                    number: *copy_count,
+                    effects,
+                    budget,
+                    recursive,
+                };
+                write(&mut copy, writer)
+            });
+            match written.map(<[u8]>::len) {
+                Ok(len) => return Ok(room.written(len)),
+                // It is found to be recursive when it ends.
+                Err(_) if recursive.len() > known_count => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -136,6 +150,7 @@ pub(super) struct Copy<'c, 't, 'p> {
     number: u32,
     effects: &'c Effects<'t, 'p>,
     budget: &'c Budget,
+    recursive: &'c mut HashSet<usize>,
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
@@ -168,6 +183,34 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         let value = node.value();
         self.budget.spend_copy(copied_len(&value))?;
         let depth = depth.checked_sub(1).ok_or_else(what)?;
+        if !self.recursive.is_empty() && self.recursive.contains(&node.index()) {
+            // getitem((another one, the object that a part of it has made), 1)
+            writer
+                .reduce()
+                .global("operator", "getitem")
+                .tuple(2)
+                .tuple(2);
+            self.write_new(node, value, writer, depth)?;
+            if let Some((_, index)) = self.memo.get(node.index()) {
+                writer.get(*index);
+            }
+            writer.end().i64(1).end().end();
+            return Ok(());
+        }
+        self.write_new(node, value, writer, depth)
+    }
+
+    /// Writes a node that was not written yet.
+    fn write_new(
+        &mut self,
+        node: Node<'t, 'p>,
+        value: Value<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        let what = || GraphError::Unknown {
+            what: describe(node),
+        };
         match value {
             Value::None => writer.none(),
             Value::Bool(value) => writer.bool(value),
@@ -184,12 +227,16 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 self.memoize(node, writer);
                 return Ok(());
             }
-            Value::Bytes(data) => writer.bytes(data),
-            Value::Buffer {
+            Value::Bytes(data)
+            | Value::Buffer {
                 data,
                 read_only: true,
                 ..
-            } => writer.bytes(data),
+            } => {
+                writer.bytes(data);
+                self.memoize(node, writer);
+                return Ok(());
+            }
             Value::ByteArray {
                 data,
                 read_only: false,
@@ -225,17 +272,16 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 writer.tuple(count);
                 self.write_all(items, writer, depth)?;
                 writer.end();
-                if count != 0 {
-                    self.memoize(node, writer);
-                }
-                return Ok(());
+                return match count {
+                    0 => Ok(()),
+                    _ => self.memoize_whole(node, writer),
+                };
             }
             Value::FrozenSet(items) => {
                 writer.frozenset(items.count_left());
                 self.write_all(items, writer, depth)?;
                 writer.end();
-                self.memoize(node, writer);
-                return Ok(());
+                return self.memoize_whole(node, writer);
             }
             Value::Global(global) => {
                 let module = global.module.as_str().ok_or_else(what)?;
@@ -325,7 +371,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             _ => {}
         }
         writer.end();
-        self.memoize(node, writer);
+        self.memoize_whole(node, writer)?;
         for operation in first.into_iter().chain(others) {
             match operation {
                 Operation::State(state) => self.write_within(state.node(), writer, depth)?,
@@ -359,6 +405,30 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         for (key, value) in entries {
             self.write_within(key, writer, depth)?;
             self.write_within(value, writer, depth)?;
+        }
+        Ok(())
+    }
+
+    /// Memoizes an object that exists once its parts do, unless one of these has made it.
+    ///
+    /// # Errors
+    ///
+    /// If one has, and that was not known.
+    fn memoize_whole(
+        &mut self,
+        node: Node<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+    ) -> Result<(), GraphError> {
+        let is_made = self
+            .memo
+            .get(node.index())
+            .is_some_and(|(number, _)| *number == self.number);
+        if !is_made {
+            self.memoize(node, writer);
+        } else if self.recursive.insert(node.index()) {
+            return Err(GraphError::Unknown {
+                what: describe(node),
+            });
         }
         Ok(())
     }

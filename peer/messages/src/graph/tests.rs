@@ -155,6 +155,41 @@ fn items_of_a_tuple_become_pickles_with_all_that_they_refer_to() {
 }
 
 #[test]
+fn objects_stay_the_same_in_several_places_and_in_themselves() {
+    // (t, [b, b]) where t is ([t],) and b is b"abc", as Python writes it.
+    let pickle = b"\x80\x04\x95\x19\x00\x00\x00\x00\x00\x00\x00]\x94h\x00\x85\x94a0h\x01]\x94(C\x03abc\x94h\x03e\x86\x94.";
+    let copies = split_tuple(pickle).expect("a tuple");
+    let pickles = copies.iter().map(|copy| copy.pickle().expect("a pickle").0);
+    let pickles: Vec<_> = pickles.collect();
+    let trees = pickles
+        .iter()
+        .map(|it| daskwire_pickle::tree::Tree::new(it).expect("a pickle"));
+    let [recursive, twice] = &trees.collect::<Vec<_>>()[..] else {
+        panic!("not two: {copies:?}");
+    };
+    // getitem((another one, t), 1)
+    let (called, arguments) = recursive.root().as_call().expect("a call");
+    assert!(
+        called
+            .as_global()
+            .expect("a function")
+            .is("operator", "getitem")
+    );
+    let [both, one] = arguments.exactly().expect("two");
+    assert_eq!(one.as_i64(), Some(1));
+    let [_, t] = both.items().exactly().expect("two");
+    let [list] = t.items().exactly().expect("one");
+    let [inner] = list.items().exactly().expect("one");
+    let (_, arguments) = inner.as_call().expect("a call, too");
+    let [both, _] = arguments.exactly().expect("two");
+    let [_, inner] = both.items().exactly().expect("two");
+    assert!(inner.is_same(t));
+    let [b, again] = twice.root().items().exactly().expect("two");
+    assert_eq!(b.as_bytes(), Some(&b"abc"[..]));
+    assert!(b.is_same(again));
+}
+
+#[test]
 fn a_tuple_whose_copies_are_too_long_is_refused() {
     use daskwire_pickle::{WriteError, WriterOptions};
     let split = |count: usize| {
