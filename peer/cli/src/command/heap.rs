@@ -12,16 +12,14 @@ pub(crate) fn use_one_heap() {
     {
         /// The length that glibc begins with, and increases unless it is set, in bytes.
         const LARGE: libc::c_int = 128 << 10;
-        let is_set = |name: &str| std::env::var_os(name).is_some();
-        let has_tunables = std::env::var("GLIBC_TUNABLES")
-            .is_ok_and(|tunables| tunables.contains("glibc.malloc."));
-        if has_tunables {
-            return;
-        }
-        if !is_set("MALLOC_ARENA_MAX") {
+        let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
+        let is_set = |variable: &str, tunable: &str| {
+            std::env::var_os(variable).is_some() || tunables.contains(tunable)
+        };
+        if !is_set("MALLOC_ARENA_MAX", "glibc.malloc.arena_max=") {
             set(libc::M_ARENA_MAX, 1);
         }
-        if !is_set("MALLOC_MMAP_THRESHOLD_") {
+        if !is_set("MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold=") {
             set(libc::M_MMAP_THRESHOLD, LARGE);
         }
     }

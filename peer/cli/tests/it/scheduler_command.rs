@@ -271,7 +271,8 @@ fn heap_count(process: u32) -> usize {
 #[test]
 fn a_scheduler_has_one_heap_unless_the_user_wants_others() {
     let quiet = ["--no-dashboard"];
-    assert_eq!(heap_count(scheduler(&quiet, &[]).id()), 0);
-    let many = scheduler(&quiet, &[("MALLOC_ARENA_MAX", "8")]);
+    let none = ("GLIBC_TUNABLES", "");
+    assert_eq!(heap_count(scheduler(&quiet, &[none]).id()), 0);
+    let many = scheduler(&quiet, &[("GLIBC_TUNABLES", "glibc.malloc.arena_max=8")]);
     assert!(heap_count(many.id()) > 0);
 }
