@@ -40,7 +40,8 @@ state_of = attrgetter(*Task.get_all_slots())
 # The module of the template, which is in no package.
 worker = sys.modules["daskwire.worker"]
 
-# Largest number of tasks of a batch, and length in bytes of their pickles after which it is sent.
+# Maximum number of tasks of a batch, and maximum length in bytes of their pickle. A batch of tasks that have
+# a pickle each is longer by the last of them at most.
 BATCH_COUNT = 1000
 BATCH_LEN = 1 << 20
 
@@ -106,7 +107,7 @@ class Pickler(builtin_pickle.Pickler):
 
 
 class FullError(Exception):
-    """The pickle of a batch is too long."""
+    """A pickle is too long for a batch."""
 
 
 class BatchFile(io.BytesIO):
@@ -123,6 +124,8 @@ class Dumper:
 
     def __init__(self):
         self.pickles = {}
+        # How many tasks are pickled together.
+        self.count = BATCH_COUNT
 
     def dump(self, task):
         """Returns the pickle of a task."""
@@ -133,15 +136,46 @@ class Dumper:
             return pickle.dumps(task)
         return file.getvalue()
 
-    def dump_all(self, tasks):
-        """Returns the pickle of a tuple of tasks.
+    def dump_together(self, tasks):
+        """Returns the pickle of a tuple of the first tasks, and their number.
 
         What they share, such as the names of functions, is in it once, which makes it several times
-        shorter than a pickle of each, and faster to make.
+        shorter than a pickle of each, and faster to make. There is no pickle if that is of no use, or
+        if one of these tasks fails.
         """
-        file = BatchFile()
-        Pickler(file, self.pickles).dump(tuple(tasks))
-        return file.getvalue()
+        while True:
+            first = tuple(tasks[: self.count])
+            if len(first) == 1:
+                return None, 1
+            file = BatchFile()
+            try:
+                Pickler(file, self.pickles).dump(first)
+            except FullError:
+                self.count = max(1, len(first) // 8)
+                continue
+            except Exception:
+                # A task that only `distributed` can pickle, or the error of one.
+                return None, len(first)
+            pickled = file.getvalue()
+            self.adapt(len(pickled))
+            return pickled, len(first)
+
+    def dump_each(self, tasks):
+        """Returns the pickles of the first tasks, as many as a batch may have. A task may be a pickle
+        already."""
+        pickles, length = [], 0
+        for task in tasks:
+            pickles.append(task if type(task) is bytes else self.dump(task))
+            length += len(pickles[-1])
+            if length >= BATCH_LEN:
+                break
+        self.adapt(length)
+        return pickles
+
+    def adapt(self, length):
+        """Has more tasks pickled together if their pickles were short."""
+        if length < BATCH_LEN // 4:
+            self.count = min(2 * self.count, BATCH_COUNT)
 
 
 def may_be_large(part):
@@ -371,35 +405,22 @@ class Batch:
         self.tasks.append(task)
 
     def messages(self, dumper, is_separate):
-        """Yields messages with the tasks, pickled together unless `is_separate`: one, or several if
-        it were too long."""
-        left = [(0, len(self.tasks))] if self.tasks else []
-        while left:
-            start, stop = left.pop()
-            try:
-                pickled = None if is_separate else dumper.dump_all(self.tasks[start:stop])
-            except FullError:
-                if stop - start > 1:
-                    middle = (start + stop) // 2
-                    left += [(middle, stop), (start, middle)]
-                    continue
-                pickled = None
-            except Exception:
-                # A task that only `distributed` can pickle, or the error of one.
-                pickled = None
-            if pickled is not None:
-                yield self.message(start, stop, tasks=pickled)
-                continue
-            run_specs, length = [], 0
-            for place in range(start, stop):
-                task = self.tasks[place]
-                run_specs.append(task if type(task) is bytes else dumper.dump(task))
-                length += len(run_specs[-1])
-                if length >= BATCH_LEN or place + 1 == stop:
-                    yield self.message(start, place + 1, run_specs=run_specs)
-                    start, run_specs, length = place + 1, [], 0
+        """Yields messages with the tasks, which are pickled together unless `is_separate`."""
+        start = 0
+        while start < len(self.tasks):
+            pickled, count = None, BATCH_COUNT
+            if not is_separate:
+                pickled, count = dumper.dump_together(self.tasks[start:])
+            run_specs = []
+            if pickled is None:
+                run_specs = dumper.dump_each(self.tasks[start : start + count])
+                count = len(run_specs)
+            # Not kept until the others are pickled.
+            self.tasks[start : start + count] = [None] * count
+            yield self.message(start, start + count, pickled or b"", run_specs)
+            start += count
 
-    def message(self, start, stop, tasks=b"", run_specs=()):
+    def message(self, start, stop, tasks, run_specs):
         """Returns a message with some of the tasks."""
         new, self.annotations.new = self.annotations.new, []
         return {

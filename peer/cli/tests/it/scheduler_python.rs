@@ -62,9 +62,16 @@ fn collections_are_computed_by_workers_in_python() {
     let scheduler = scheduler(true, &[]);
     let worker = worker(scheduler.address(), "one");
     assert_eq!(python_processes(scheduler.id()), [""; 0]);
-    check(&scheduler, &CHECKS);
+    check(&scheduler, &CHECKS[..1]);
     // The template, and the helper for one client.
     assert_eq!(children(scheduler.id()).len(), 1, "{}", scheduler.log());
+    let helper = python_processes(scheduler.id());
+    assert_eq!(helper.len(), 1);
+    check(&scheduler, &CHECKS[1..]);
+    assert_eq!(python_processes(scheduler.id()), helper);
+    // What cannot be taken apart is pickled by another one.
+    check(&scheduler, &["deep"]);
+    assert_ne!(python_processes(scheduler.id()), helper);
     assert_eq!(warnings_except(&scheduler.log(), &[]), [""; 0]);
     assert_eq!(warnings_except(&worker.log(), &[]), [""; 0]);
 }
