@@ -232,7 +232,7 @@ daskwire::kinds! {
     CommError: |error| match error {
         Self::Closed(_) => ErrorKind::Connection,
         Self::Timeout { .. } => ErrorKind::Timeout,
-        Self::Connect { error, .. } | Self::Io(error) => kind_of_io(error.kind()),
+        Self::Connect { error, .. } | Self::Io(error) => kind_of_io(error),
         Self::Encode(_) | Self::Scheme { .. } | Self::NoTls { .. } => ErrorKind::Invalid,
         Self::Address { error, .. } => error.kind(),
         Self::Bind { .. } | Self::OutOfMemory { .. } => ErrorKind::System,
@@ -249,8 +249,14 @@ daskwire::kinds! {
 /// The kind of an I/O error of a connection. Those of transports, such as a WebSocket that a proxy
 /// refuses, tell by theirs what happened.
 #[doc(hidden)]
-pub const fn kind_of_io(kind: io::ErrorKind) -> ErrorKind {
-    match kind {
+pub fn kind_of_io(error: &io::Error) -> ErrorKind {
+    // Too many files are open, in the process or in the system, which has no kind in std.
+    if cfg!(unix) && matches!(error.raw_os_error(), Some(23 | 24)) {
+        return ErrorKind::System;
+    }
+    match error.kind() {
+        io::ErrorKind::TimedOut => ErrorKind::Timeout,
+        io::ErrorKind::OutOfMemory => ErrorKind::System,
         io::ErrorKind::InvalidInput => ErrorKind::Invalid,
         io::ErrorKind::PermissionDenied => ErrorKind::Refused,
         io::ErrorKind::Unsupported => ErrorKind::Unsupported,

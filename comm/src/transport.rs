@@ -7,6 +7,8 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use daskwire::ErrorKind;
+
 use crate::error::kind_of_io;
 use crate::event::CommEvent;
 use crate::inproc::Inproc;
@@ -230,7 +232,7 @@ impl core::error::Error for ConnectError {
 daskwire::kinds! {
     ConnectError: |error| match error {
         Self::NoAnswer => ErrorKind::Timeout,
-        Self::Failed(error) => kind_of_io(error.kind()),
+        Self::Failed(error) => kind_of_io(error),
         Self::Fatal(error) => error.kind(),
     };
 }
@@ -795,8 +797,8 @@ impl<'a> Attempts<'a> {
 /// attempt several addresses return the error of another address then.
 pub fn is_permanent(error: &io::Error) -> bool {
     matches!(
-        error.kind(),
-        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+        kind_of_io(error),
+        ErrorKind::Invalid | ErrorKind::Refused | ErrorKind::Unsupported | ErrorKind::Protocol
     )
 }
 

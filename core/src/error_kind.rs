@@ -40,7 +40,8 @@ pub enum ErrorKind {
     Value,
     /// A peer sent an invalid message, or is none of Dask.
     Protocol,
-    /// The system refused a file, a socket, a thread or memory.
+    /// The system refused a file, a socket, a thread or memory, or a part of this program failed, such
+    /// as a process that helps it.
     System,
 }
 

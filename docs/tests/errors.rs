@@ -39,8 +39,14 @@ fn errors(source: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
     let is_error = |line: &&&str| line.trim_start().starts_with("impl");
     let mut public = BTreeSet::new();
     for line in lines.iter().filter(is_error) {
-        let name = ["core::error::Error for ", "std::error::Error for "];
-        let Some(name) = name.into_iter().find_map(|start| name_after(line, start)) else {
+        // Not `de::Error` of serde, and not with a module of another name.
+        let paths = [
+            " Error for ",
+            " error::Error for ",
+            " core::error::Error for ",
+            " std::error::Error for ",
+        ];
+        let Some(name) = paths.into_iter().find_map(|start| name_after(line, start)) else {
             continue;
         };
         let definition = lines.iter().position(|line| {
@@ -51,11 +57,13 @@ fn errors(source: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
         let Some(definition) = definition else {
             continue;
         };
-        let mut fields = lines[definition..].iter();
-        let fields = fields.by_ref().take_while(|line| **line != "}");
-        if !fields
-            .into_iter()
-            .any(|line| line.starts_with("    pub kind:"))
+        // A struct without named fields ends on its line, as does an empty one.
+        let has_fields = lines[definition].ends_with('{');
+        let fields = lines[definition..].iter().take_while(|line| **line != "}");
+        if !has_fields
+            || !fields
+                .into_iter()
+                .any(|line| line.starts_with("    pub kind:"))
         {
             public.insert(name);
         }
@@ -107,10 +115,13 @@ fn errors_without_a_kind_are_found() {
     let source = "pub struct A;\nimpl core::error::Error for A {}\npub enum B {\n}\n\
                   impl std::error::Error for B {}\nkinds! {\n    B: |_| ErrorKind::Invalid;\n}\n\
                   struct C;\nimpl core::error::Error for C {}\n\
-                  pub struct D {\n    pub kind: u8,\n}\nimpl core::error::Error for D {}\n";
+                  pub struct D {\n    pub kind: u8,\n}\nimpl core::error::Error for D {}\n\
+                  pub struct E(u8);\npub struct F {\n    pub kind: u8,\n}\nimpl Error for E {}\n\
+                  impl<T> error::Error for G<T> {}\npub struct G<T>(T);\n\
+                  impl de::Error for E {}\n";
     let (public, without) = errors(source);
-    assert_eq!(public, BTreeSet::from(["A", "B"]));
-    assert_eq!(without, BTreeSet::from(["A"]));
+    assert_eq!(public, BTreeSet::from(["A", "B", "E", "G"]));
+    assert_eq!(without, BTreeSet::from(["A", "E", "G"]));
 }
 
 #[test]
@@ -130,6 +141,7 @@ fn errors_of_addresses_and_comms_have_the_documented_kinds() {
         ),
         // What a proxy in front of a WebSocket answers with status 403.
         (io::ErrorKind::PermissionDenied, ErrorKind::Refused, false),
+        (io::ErrorKind::TimedOut, ErrorKind::Timeout, true),
         (io::ErrorKind::InvalidData, ErrorKind::Protocol, false),
     ] {
         let error = connect(error);
@@ -143,6 +155,9 @@ fn errors_of_addresses_and_comms_have_the_documented_kinds() {
         error: "tcp://".parse::<Address>().expect_err("no host"),
     };
     assert_eq!(error.kind(), ErrorKind::Invalid);
+    // EMFILE
+    let error = CommError::Io(io::Error::from_raw_os_error(24));
+    assert_eq!(error.kind(), ErrorKind::System, "{error}");
     let error = CommError::PeerSpeaksHttp;
     assert_eq!(
         (error.kind(), error.is_retryable()),

@@ -116,7 +116,7 @@ daskwire_rpc::kinds! {
     RelayError: |error| match error {
         Self::Timeout { .. } => ErrorKind::Timeout,
         Self::Frame(_) => ErrorKind::Protocol,
-        Self::Io(_) => ErrorKind::Connection,
+        Self::Io(error) => daskwire_comm::kind_of_io(error),
         Self::Comm(error) | Self::Target(error) => error.kind(),
         Self::TooManyConnections { .. } => ErrorKind::Refused,
     };

@@ -116,7 +116,12 @@ fn alert_name(alert: u8) -> String {
 /// Converts the reason for the loss of a connection to an I/O error.
 pub(crate) fn lost(error: ConnectionError) -> io::Error {
     use io::ErrorKind;
+    let alert = LostConnection(error.clone()).alert();
     let kind = match &error {
+        // One end refused the certificate of the other, or the TLS handshake as a whole.
+        _ if alert.is_some_and(|(alert, _)| alert != NO_APPLICATION_PROTOCOL) => {
+            ErrorKind::PermissionDenied
+        }
         ConnectionError::TimedOut => ErrorKind::TimedOut,
         ConnectionError::Reset => ErrorKind::ConnectionReset,
         ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed => {
@@ -141,7 +146,7 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
 /// Whether any other attempt would fail with the same error: TLS settings and versions
 /// do not change within a deadline.
 pub(crate) fn is_final(error: &ConnectionError) -> bool {
-    lost(error.clone()).kind() == io::ErrorKind::InvalidData
+    daskwire_comm::is_permanent(&lost(error.clone()))
 }
 
 /// Converts the error of a read.

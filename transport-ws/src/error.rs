@@ -158,7 +158,7 @@ impl fmt::Display for WsError {
 impl core::error::Error for WsError {}
 
 daskwire::kinds! {
-    WsError: |error| daskwire_comm::kind_of_io(error.io_kind());
+    WsError: |error| daskwire_comm::kind_of_io(&error.io_kind().into());
 }
 
 impl From<WsError> for io::Error {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use daskwire_comm::tls::{FileStamp, FileStamps, rustls};
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -93,6 +93,8 @@ impl Https {
 pub struct TlsFilesError {
     file: PathBuf,
     reason: String,
+    /// Whether the system refused to read the file.
+    is_unread: bool,
 }
 
 impl fmt::Display for TlsFilesError {
@@ -104,7 +106,10 @@ impl fmt::Display for TlsFilesError {
 impl core::error::Error for TlsFilesError {}
 
 daskwire_rpc::kinds! {
-    TlsFilesError: |_| ErrorKind::Invalid;
+    TlsFilesError: |error| match error.is_unread {
+        true => ErrorKind::System,
+        false => ErrorKind::Invalid,
+    };
 }
 
 impl TlsFiles {
@@ -134,10 +139,15 @@ impl TlsFiles {
         let failed = |file: &Path, reason: &dyn fmt::Display| TlsFilesError {
             file: file.to_owned(),
             reason: reason.to_string(),
+            is_unread: false,
+        };
+        let of_pem = |file: &Path, error: pem::Error| TlsFilesError {
+            is_unread: matches!(error, pem::Error::Io(_)),
+            ..failed(file, &error)
         };
         let certificates = |file: &Path| {
             let certificates = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-            let certificates: Vec<_> = certificates.map_err(|error| failed(file, &error))?;
+            let certificates: Vec<_> = certificates.map_err(|error| of_pem(file, error))?;
             match certificates.is_empty() {
                 true => Err(failed(file, &"there is no certificate in it")),
                 false => Ok(certificates),
@@ -145,7 +155,7 @@ impl TlsFiles {
         };
         let chain = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_file(&self.key);
-        let key = key.map_err(|error| failed(&self.key, &error))?;
+        let key = key.map_err(|error| of_pem(&self.key, error))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions();

@@ -30,7 +30,8 @@ pub enum StartError {
 kinds! {
     StartError: |error| match error {
         Self::NoListeners | Self::Preload(_) => ErrorKind::Invalid,
-        Self::LocalAddress(_) | Self::Python(_) | Self::Recording(_) => ErrorKind::System,
+        Self::LocalAddress(error) => error.kind(),
+        Self::Python(_) | Self::Recording(_) => ErrorKind::System,
         Self::Journal(error) => error.kind(),
     };
     ServeError: |error| match error {

@@ -964,6 +964,7 @@ async fn invalid_client_certificates_are_refused() {
             .unwrap_err();
         assert!(matches!(error, CommError::Connect { .. }), "{error}");
         assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.kind(), daskwire_comm::ErrorKind::Refused, "{error}");
         assert!(start.elapsed() < Duration::from_secs(5));
         // The listener reports the peer and the error.
         let incoming = theirs.accept().await.unwrap();
@@ -973,6 +974,7 @@ async fn invalid_client_certificates_are_refused() {
         let error = incoming.handshake().await.unwrap_err();
         let says = "the cryptographic handshake failed";
         assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(error.kind(), daskwire_comm::ErrorKind::Refused, "{error}");
     }
     // The listener still works.
     let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
@@ -1016,6 +1018,8 @@ async fn a_server_that_is_not_trusted_is_refused() {
         "{error}"
     );
     assert!(!error.is_closed());
+    assert_eq!(error.kind(), daskwire_comm::ErrorKind::Refused, "{error}");
+    assert!(!error.is_retryable());
 }
 
 /// A name that is set for comms over TLS applies over QUIC too.

@@ -9,6 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use daskwire_numpy::{ByteOrder, DType, Kind};
+#[cfg(not(feature = "parquet"))]
+use daskwire_peer::value::WrongType;
 use daskwire_peer::value::{Serialized, ValueError};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
@@ -75,17 +77,17 @@ impl ResultArguments {
             let document = document(key, result).map_err(|error| error.to_string())?;
             return Ok(terminal::print(printable::json(&document))?);
         }
+        #[cfg(feature = "parquet")]
+        if let Value::Serialized(_) | Value::Object(_) = result
+            && let Ok(batches) = result.to_record_batches()
+        {
+            let shown = tables::preview(&batches).map_err(|error| error.to_string())?;
+            return Ok(terminal::print(shown)?);
+        }
         match result {
             Value::Str(string) if self.raw => print_raw(&[string.as_bytes(), b"\n"]),
             Value::Bytes(data) | Value::ByteArray(data) if self.raw => print_raw(&[data]),
             Value::Array(array) => Ok(terminal::print(preview(array)?)?),
-            #[cfg(feature = "parquet")]
-            Value::Serialized(_) | Value::Object(_)
-                if let Ok(batches) = result.to_record_batches() =>
-            {
-                let shown = tables::preview(&batches).map_err(|error| error.to_string())?;
-                Ok(terminal::print(shown)?)
-            }
             other => Ok(terminal::print(other)?),
         }
     }
@@ -159,15 +161,6 @@ fn write(file: &Path, result: &Value) -> Result {
     let string;
     let bytes = match &*extension {
         "npy" => &npy::write(result).map_err(|error| format!("{name}: {error}"))?[..],
-        #[cfg(feature = "parquet")]
-        "csv" if let Ok(batches) = result.to_record_batches() => {
-            string = tables::csv(&batches).map_err(|error| format!("{name}: {error}"))?;
-            string.as_bytes()
-        }
-        #[cfg(not(feature = "parquet"))]
-        "csv" if let Value::Serialized(_) = result => {
-            return Err(format!("{name}: {NO_TABLES}").into());
-        }
         "csv" => {
             string = csv(result).map_err(|error| format!("{name}: {error}"))?;
             string.as_bytes()
@@ -556,6 +549,17 @@ fn array_json(array: &Array) -> Result<Json, NotJson> {
 /// Formats rows as comma-separated values (RFC 4180, with a line feed after each row).
 /// A list of dictionaries with equal names gets a heading of these names.
 fn csv(result: &Value) -> Result<String, String> {
+    #[cfg(feature = "parquet")]
+    if let Ok(batches) = result.to_record_batches() {
+        return tables::csv(&batches).map_err(|error| error.to_string());
+    }
+    #[cfg(not(feature = "parquet"))]
+    if let Value::Serialized(_) | Value::Object(_) = result {
+        let class = WrongType::new("a table", result).found;
+        if class.starts_with("pandas.") || class.starts_with("pyarrow.") {
+            return Err(NO_TABLES.to_owned());
+        }
+    }
     let items: Vec<Value> = match result {
         Value::Array(array) => match array_rows(array) {
             Some(rows) => rows,

@@ -887,6 +887,10 @@ fn a_build_without_tables_says_how_to_get_them() {
     let line = format!("submit {at} pandas.DataFrame [[1,2]] -o {}", file.display());
     let expected = format!("{}: {REMEDY}", file.display());
     assert_eq!(daskwire(&line).refused(&line), expected);
+    // It does not help with other classes.
+    let line = format!("submit {at} types.SimpleNamespace -o {}", file.display());
+    let ran = daskwire(&line);
+    assert!(!ran.refused(&line).contains("part of this build"), "{line}");
     // The bytes of such a file can be sent.
     let file = path("table.parquet");
     std::fs::write(&file, "a,b\n1,2\n").expect("a test may write below target/");
