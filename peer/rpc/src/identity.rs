@@ -187,7 +187,7 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let layout = comm.agreement().layout;
     match layout {
         Layout::Modern => comm.write_message(&[request]).await?,
-        Layout::Classic => comm.write_message(&[&[], request]).await?,
+        Layout::Classic => comm.write_message(&[b"".as_slice(), request]).await?,
     }
     let frames = comm.read_message().await?.ok_or(IdentityError::NoAnswer)?;
     Ok(body_in(&frames, layout)?)

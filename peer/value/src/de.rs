@@ -421,7 +421,7 @@ impl<'de> Deserializer<'de> for De {
                     (variant, Some(Self { value, depth }))
                 }
                 _ => {
-                    let wanted = format_args!(
+                    let wanted = format!(
                         "found a dict of {}, expected one of a single string for the enum {name}",
                         entries.len()
                     );
@@ -589,7 +589,7 @@ struct Variant {
 impl Variant {
     fn content<T>(self, read: impl FnOnce(De) -> Result<T, SerdeError>) -> Result<T, SerdeError> {
         let Some(content) = self.content else {
-            let missing = format_args!("the variant {} without its content", self.name);
+            let missing = format!("the variant {} without its content", self.name);
             return Err(de::Error::custom(missing));
         };
         read(content).map_err(|error| error.within(&Value::from(self.name)))

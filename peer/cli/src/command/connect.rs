@@ -161,7 +161,7 @@ pub(crate) async fn connecting<T, E: Into<Failure>>(
             Ok(Some(true)) => return CommError::PeerSpeaksHttp.to_string(),
             Ok(None) => {}
             Ok(Some(false)) | Err(_) => {
-                let message = format_args!("{scheduler} does not answer yet; it may be busy");
+                let message = format!("{scheduler} does not answer yet; it may be busy");
                 terminal::event("waiting", message, serde_json::json!({}));
             }
         }
@@ -269,7 +269,7 @@ impl Transport for ReportingTransport {
             };
             if *address == self.scheduler && !self.is_reported.swap(true, Ordering::Relaxed) {
                 let patience = self.patience.as_secs_f64();
-                let message = format_args!(
+                let message = format!(
                     "cannot connect to {address} yet: {reason}; trying again for {patience} s"
                 );
                 terminal::event("waiting", message, serde_json::json!({}));

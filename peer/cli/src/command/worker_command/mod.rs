@@ -483,7 +483,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         started = connecting(&scheduler, &transports, refuses_workers, starting) => started?,
         stop = stops.next() => {
             stop?;
-            let message = format_args!("stopped before registering with {scheduler}");
+            let message = format!("stopped before registering with {scheduler}");
             terminal::event("stopping", message, json!({}));
             return Ok(());
         }
