@@ -888,7 +888,7 @@ fn the_buffer_of_fed_messages_is_bounded() {
             &[7; 100]
         };
         expected.extend(message(Prefix::U64, &[b"", frame]));
-        let fed = poll_once(writer.feed_message(&[b"", frame]));
+        let fed = poll_once(writer.feed_message(&[&b""[..], frame]));
         assert!(matches!(fed, Poll::Ready(Ok(()))));
         let received_len = sluice.0.lock().unwrap().received.len();
         assert!(expected.len() - received_len <= 80 << 10);
@@ -1069,7 +1069,9 @@ async fn large_frames_reuse_the_memory_of_a_pool() {
         let mut comm = connect(&address, &CommOptions::default()).await.unwrap();
         for byte in 0..6_u8 {
             let large = vec![byte; (8 << 20) - usize::from(byte)];
-            comm.write_message(&[b"small", &large[..]]).await.unwrap();
+            comm.write_message(&[&b"small"[..], &large[..]])
+                .await
+                .unwrap();
         }
         comm.close().await.unwrap();
     });
