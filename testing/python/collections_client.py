@@ -37,6 +37,9 @@ def array(client):
     assert numpy.allclose(triangle.compute(), triangle.compute(scheduler="sync"))
     whole = numpy.arange(10_000).reshape(100, 100)
     assert (da.from_array(whole, chunks=30).T.compute() == whole.T).all()
+    # Numbers in the keys of its tasks are of NumPy.
+    rows, columns = numpy.arange(100)[:, None], numpy.arange(100)[None, :]
+    assert (da.from_array(whole, chunks=30).vindex[rows, columns].compute() == whole).all()
     one = da.ones(10, chunks=2)
     assert one.map_blocks(lambda block: block + 1, dtype=float).sum().compute() == 20
 

@@ -52,6 +52,9 @@ LARGE = 32 << 10
 # Types of objects that are never large.
 SMALL = {type(None), bool, int, float, complex, slice, type, range, BuiltinFunctionType}
 
+# Types of the parts of most keys, which a message can contain.
+KEY_PARTS = {str, int, float, bytes}
+
 # What a task calls, as in `Calls` of the scheduler, and that it is a value.
 NATIVE, PYTHON, VALUE = 1, 2, 4
 
@@ -324,6 +327,15 @@ def plain(value):
     return value
 
 
+def plain_key(key):
+    """Returns an equal key without numbers of NumPy, which a message cannot contain."""
+    if type(key) is tuple:
+        if KEY_PARTS.issuperset(map(type, key)):
+            return key
+        return tuple(map(plain_key, key))
+    return key.item() if hasattr(key, "item") else key
+
+
 def calls(task):
     """Returns what a task calls."""
     if isinstance(task, DataNode):
@@ -377,10 +389,11 @@ def convert_graph(message):
         for dependency in task.dependencies:
             number = index.get(dependency)
             if number is None:
-                outside.append(dependency)
+                outside.append(plain_key(dependency))
             elif dependency != key:
                 inside.append(number)
-        batch.add(key, inside, outside, annotations.of_task(key), calls(task), task)
+        annotated = annotations.of_task(key)
+        batch.add(plain_key(key), inside, outside, annotated, calls(task), task)
         if len(batch.keys) == BATCH_COUNT:
             yield from batch.messages(dumper, is_separate)
             batch = Batch(annotations)
