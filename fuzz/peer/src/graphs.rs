@@ -52,8 +52,9 @@ pub(crate) fn graph(input: &[u8]) {
         });
         // As tasks that Python has pickled together. Each copy can be read.
         for copy in split_tuple(&pickle).into_iter().flatten() {
-            let (copy, _) = copy.pickle().expect("a payload of one pickle");
-            Tree::new(&copy).expect("a copy of a pickle");
+            let mut room = Vec::new();
+            let copy = copy.pickle(&mut room).expect("a payload of one pickle");
+            Tree::new(copy).expect("a copy of a pickle");
         }
         // As in a worker: the whole pickle as one task.
         task(&expression, &Key::from("x"));

@@ -64,6 +64,9 @@ pub(crate) fn outlines(
 ) -> Result<Vec<(Key, Vec<Key>, Serialized)>, GraphError> {
     let outlines = Graph::read_outline(expression, None)?.into_iter();
     Ok(outlines
-        .map(|outline| (outline.key, outline.dependencies, outline.run_spec))
+        .map(|outline| {
+            let run_spec = outline.run_spec.to_serialized();
+            (outline.key, outline.dependencies, run_spec)
+        })
         .collect())
 }

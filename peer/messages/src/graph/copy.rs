@@ -9,8 +9,9 @@ use daskwire_pickle::{Writer, WriterOptions};
 
 use super::GraphError;
 use super::error::unexpected;
+use super::payload::{Bases, Payload};
 use crate::scratch;
-use crate::value::{Budget, Serialized, describe};
+use crate::value::{Budget, describe};
 
 /// Maximum nesting of values.
 const DEPTH: usize = 200;
@@ -51,7 +52,7 @@ impl<'t, 'p> Effects<'t, 'p> {
 ///
 /// [`GraphError`] if the pickle is damaged, is not a tuple, or has values that cannot be copied, or if
 /// the copies have more than 2^24 values or 2^28 bytes, since each has what all of them share.
-pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Serialized>, GraphError> {
+pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Payload>, GraphError> {
     let tree = Tree::new(pickle)?;
     let Value::Tuple(items) = tree.root().value() else {
         return Err(unexpected(tree.root(), "a tuple"));
@@ -60,9 +61,10 @@ pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Serialized>, GraphError> {
     let budget = Budget::new(values, bytes);
     let effects = Effects::of(&tree, pickle);
     let mut copier = Copier::new(&tree);
+    let mut bases = Bases::default();
     let copies = items.map(|item| {
         let copy = copier.write(&effects, &budget, |copy, writer| copy.write(item, writer))?;
-        Ok(Serialized::pickled(copy))
+        Ok(bases.payload(copy))
     });
     copies.collect()
 }

@@ -12,6 +12,7 @@ mod depends;
 mod error;
 mod expression;
 mod outline;
+mod payload;
 mod plan;
 mod read;
 mod read_tuple;
@@ -30,6 +31,7 @@ pub use copy::split_tuple;
 pub use depends::Calls;
 pub use error::GraphError;
 pub use outline::Outline;
+pub use payload::Payload;
 pub use read::REPLACED_BY;
 #[doc(hidden)]
 pub use tuple::Tasks;

@@ -11,6 +11,7 @@ use super::annotations::Layers;
 use super::copy::{Copier, Copy, Effects};
 use super::depends::{Calls, Dependencies};
 use super::expression::plan;
+use super::payload::{Bases, Payload};
 use super::plan::{Call, Container, Converter, Part, Planned};
 use super::read::native_name;
 use super::spec::{SPEC, TASK_STATE, class_of};
@@ -38,7 +39,7 @@ pub struct Outline {
     /// The functions that the task calls.
     pub calls: Calls,
     /// The pickle of the task, for workers.
-    pub run_spec: Serialized,
+    pub run_spec: Payload,
     /// The annotations of the task's layer, a dictionary.
     pub annotations: Option<Arc<Value>>,
     /// Whether the client does not know the task: other tasks share its value.
@@ -89,6 +90,7 @@ impl Graph {
             true => share(&mut tasks, &mut copier, &effects, &budget)?,
             false => Shared::new(),
         };
+        let mut bases = Bases::default();
         let outlines = tasks.into_iter().map(|(task, mut dependencies, calls)| {
             if !shared.is_empty() {
                 task.work.push_shared(&shared, &mut dependencies);
@@ -108,7 +110,7 @@ impl Graph {
             let annotations = layer.map(|layer| layers.of_task(layer, &task.key));
             let annotations = annotations.transpose()?;
             Ok(Outline {
-                run_spec: Serialized::pickled(pickle),
+                run_spec: bases.payload(pickle),
                 key: task.key,
                 calls,
                 dependencies,
@@ -121,7 +123,7 @@ impl Graph {
         shared.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         outlines.extend(shared.into_iter().map(|(key, run_spec)| Outline {
             key,
-            run_spec,
+            run_spec: run_spec.into(),
             dependencies: Vec::new(),
             calls: Calls::default(),
             annotations: None,

@@ -28,7 +28,8 @@ impl Graph {
             return Ok(Self { tasks });
         }
         let outlines = Self::read_outline(expression, None)?.into_iter();
-        let tasks = outlines.map(|outline| Task::read(&outline.run_spec, &outline.key));
+        let tasks =
+            outlines.map(|outline| Task::read(&outline.run_spec.to_serialized(), &outline.key));
         Ok(Self {
             tasks: tasks.collect::<Result<_, _>>()?,
         })

@@ -71,7 +71,7 @@ fn graphs_round_trip() {
         assert_eq!(outline.key, task.key);
         assert_eq!(outline.dependencies, task.dependencies(), "{}", task.key);
         assert_eq!(
-            &Task::read(&outline.run_spec, &task.key).expect("a task"),
+            &Task::read(&outline.run_spec.to_serialized(), &task.key).expect("a task"),
             task
         );
     }
@@ -105,7 +105,7 @@ fn copies_tasks_with_unknown_objects() {
     let [a, c] = &tasks[..] else {
         panic!("{tasks:?}");
     };
-    let (copy, _) = a.run_spec.pickle().expect("a pickle");
+    let (copy, _) = a.run_spec.to_serialized().pickle().expect("a pickle");
     let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
     let [_, function, one, other] = match tree.root().value() {
         daskwire_pickle::tree::Value::Call { arguments, .. } => {
@@ -119,7 +119,7 @@ fn copies_tasks_with_unknown_objects() {
         _ => None,
     });
     assert!(state.expect("its state").is_same(function));
-    let seven = Task::read(&c.run_spec, &c.key).expect("a task");
+    let seven = Task::read(&c.run_spec.to_serialized(), &c.key).expect("a task");
     assert_eq!(seven.work, Work::Argument(Argument::from(7)));
 }
 
@@ -130,7 +130,7 @@ fn items_of_a_tuple_become_pickles_with_all_that_they_refer_to() {
     let copies = split_tuple(pickle).expect("a tuple");
     assert_eq!(copies.len(), 3);
     for (copy, in_list) in copies.iter().zip([false, true, false]) {
-        let (copy, _) = copy.pickle().expect("a pickle");
+        let (copy, _) = copy.to_serialized().pickle().expect("a pickle");
         let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
         let mut node = tree.root();
         if in_list {
@@ -159,7 +159,9 @@ fn objects_stay_the_same_in_several_places_and_in_themselves() {
     // (t, [b, b]) where t is ([t],) and b is b"abc", as Python writes it.
     let pickle = b"\x80\x04\x95\x19\x00\x00\x00\x00\x00\x00\x00]\x94h\x00\x85\x94a0h\x01]\x94(C\x03abc\x94h\x03e\x86\x94.";
     let copies = split_tuple(pickle).expect("a tuple");
-    let pickles = copies.iter().map(|copy| copy.pickle().expect("a pickle").0);
+    let pickles = copies
+        .iter()
+        .map(|copy| copy.to_serialized().pickle().expect("a pickle").0);
     let pickles: Vec<_> = pickles.collect();
     let trees = pickles
         .iter()
@@ -473,18 +475,20 @@ fn bounds_the_data_shared_by_tasks() {
     assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 51);
     let shared = outline(1000, 1 << 20, 10).expect("a graph");
     let (last, tasks) = shared.split_last().expect("tasks");
-    assert!(last.is_shared && last.run_spec.pickle().expect("a pickle").0.len() > 1 << 20);
+    assert!(last.is_shared && last.run_spec.len() > 1 << 20);
     for task in tasks {
         assert_eq!(
             task.dependencies,
             [Key::from("k".repeat(10)), last.key.clone()]
         );
-        assert!(task.run_spec.pickle().expect("a pickle").0.len() < 400);
+        assert!(task.run_spec.len() < 400);
     }
     outline(1000, 10, 1 << 20).expect_err("a GiB of a MiB");
     let copied_len = |count: usize| -> usize {
         let tasks = outline(count, 1 << 10, 1 << 10).expect("a graph");
-        let specs = tasks.iter().map(|task| task.run_spec.pickle());
+        let specs = tasks
+            .iter()
+            .map(|task| task.run_spec.to_serialized().pickle());
         specs.map(|spec| spec.expect("a pickle").0.len()).sum()
     };
     let (once, twice) = (copied_len(200), copied_len(400));
@@ -1073,7 +1077,7 @@ mod expressions {
     fn tasks(pickle: &'static [u8], wanted: &[&str]) -> Vec<Task> {
         let outlines = outlines(pickle, wanted).into_iter();
         let tasks = outlines.map(|outline| {
-            let task = Task::read(&outline.run_spec, &outline.key).expect("a task");
+            let task = Task::read(&outline.run_spec.to_serialized(), &outline.key).expect("a task");
             assert_eq!(task.dependencies(), outline.dependencies, "{task:?}");
             task
         });

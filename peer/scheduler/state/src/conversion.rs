@@ -2,7 +2,7 @@
 
 use std::io;
 
-use daskwire_messages::graph::{Calls, split_tuple};
+use daskwire_messages::graph::{Calls, Payload, split_tuple};
 use daskwire_messages::protocol::{GraphTasks, UpdateGraph};
 use daskwire_messages::{Key, Serialized};
 
@@ -53,11 +53,10 @@ impl Conversion {
             return Ok(());
         }
         let run_specs = match batch.tasks.is_empty() {
-            true => batch
-                .run_specs
-                .iter()
-                .map(|it| Serialized::pickled(it))
-                .collect(),
+            true => {
+                let run_specs = batch.run_specs.iter();
+                run_specs.map(|it| Serialized::pickled(it).into()).collect()
+            }
             false => split_tuple(&batch.tasks)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
         };
@@ -154,7 +153,7 @@ fn incomplete() -> io::Error {
 
 /// The properties of a task besides its key.
 struct Parts {
-    run_spec: Serialized,
+    run_spec: Payload,
     inside: Vec<u64>,
     outside: Vec<Key>,
     annotations: u64,

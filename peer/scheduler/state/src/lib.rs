@@ -227,7 +227,6 @@ mod operations;
 mod order;
 mod overview;
 mod overview_tasks;
-mod payload;
 mod pool;
 mod query;
 mod rebalance;

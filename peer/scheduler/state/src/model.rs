@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use daskwire_messages::graph::Payload;
 use daskwire_messages::protocol::{TaskState, WorkerStatus};
 use daskwire_messages::{Key, Value};
 
@@ -16,7 +17,6 @@ use super::grace::{Graphs, Lost};
 use super::groups::GroupId;
 use super::key_groups::KeyGroupId;
 use super::memory::Unmanaged;
-use super::payload::Payload;
 use super::returns::Returning;
 use super::submission::{Demands, Failure, Resources};
 use super::unknown::UnknownOps;

@@ -5,11 +5,10 @@ use daskwire_messages::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable, Sizes,
     TaskErredForClient, ToClient, ToWorker,
 };
-use daskwire_messages::{Key, Serialized, Value};
+use daskwire_messages::{Key, Value};
 
 use super::choose::{next_random, some};
 use super::model::{Priority, Task, TaskId, TaskStage};
-use super::payload::Payload;
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 
@@ -91,21 +90,13 @@ impl State {
             ..
         } = task.priority;
         let demands = &run_spec.demands;
-        let payload = match &run_spec.payload {
-            Payload::Whole(payload) => match payload.as_plain_pickle() {
-                Some(pickle) if !worker.kind.native => {
-                    opened_safely(&mut self.pickle_scratch, pickle, &task.key)
-                }
-                _ => payload.clone(),
+        let payload = match worker.kind.native {
+            // Workers in Rust open it within the task, and look for the names of functions.
+            true => run_spec.payload.to_serialized(),
+            false => match run_spec.payload.pickle(&mut self.pickle) {
+                Some(pickle) => opened_safely(&mut self.pickle_scratch, pickle, &task.key),
+                None => run_spec.payload.to_serialized(),
             },
-            payload => {
-                let pickle = payload.pickle(&mut self.pickle).unwrap_or_default();
-                match worker.kind.native {
-                    // Workers in Rust open it within the task, and look for the names of functions.
-                    true => Serialized::pickled(pickle),
-                    false => opened_safely(&mut self.pickle_scratch, pickle, &task.key),
-                }
-            }
         };
         let resources = demands.resources.0.iter();
         let resources = (!demands.resources.is_empty())

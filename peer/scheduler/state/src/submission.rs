@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use daskwire_messages::exception::exception;
-use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
+use daskwire_messages::graph::{Calls, Graph, GraphError, Outline, Payload};
 #[cfg(target_os = "linux")]
 use daskwire_messages::protocol::HelperErred;
 use daskwire_messages::protocol::{Actors, Field as _, UpdateGraph};
@@ -69,7 +69,7 @@ impl Submission {
 pub(super) struct Submitted {
     pub(super) key: Key,
     pub(super) dependencies: Vec<Dependency>,
-    pub(super) run_spec: Serialized,
+    pub(super) run_spec: Payload,
     pub(super) calls: Calls,
     /// The priority within the submission; lower values run earlier.
     pub(super) order: i64,

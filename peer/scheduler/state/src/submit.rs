@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::vec;
 
-use daskwire_messages::graph::Calls;
+use daskwire_messages::graph::{Calls, Payload};
 use daskwire_messages::protocol::TaskRetried;
-use daskwire_messages::{Key, Serialized, Value};
+use daskwire_messages::{Key, Value};
 
 use super::few::Few;
 use super::grace::Graphs;
 use super::groups::GroupId;
 use super::model::{Priority, RunSpec, StateName, Task, TaskId, TaskStage, task_len};
-use super::payload::{Payload, payload_len};
 use super::send::erred;
 use super::slices::Job;
 use super::submission::{Demands, Dependency, Failure, Refusal, Submission, Submitted};
@@ -214,7 +213,7 @@ impl State {
         if let Some(task) = next {
             *count += 1;
             if !self.by_key.contains_key(&task.key) {
-                *len = len.saturating_add(task_len(&task.key, payload_len(&task.run_spec)));
+                *len = len.saturating_add(task_len(&task.key, task.run_spec.len()));
                 let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
                 if submitting.measured_demands.insert(demands) {
                     *len = len.saturating_add(task.demands.len());
@@ -256,7 +255,7 @@ impl State {
         let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
         let group = submitting.groups.get(&demands).copied();
         // A task that was known when it was measured may be forgotten since.
-        let mut len = task_len(&task.key, payload_len(&task.run_spec));
+        let mut len = task_len(&task.key, task.run_spec.len());
         if group.is_none() {
             len = len.saturating_add(task.demands.len());
         }
@@ -481,14 +480,17 @@ impl State {
     pub(super) fn insert_task(
         &mut self,
         key: Key,
-        spec: Option<(Serialized, Arc<Demands>, GroupId)>,
+        spec: Option<(Payload, Arc<Demands>, GroupId)>,
         priority: Priority,
     ) -> TaskId {
         let key_group = self.key_groups.add(&key);
-        let run_spec = spec.map(|(payload, demands, group)| RunSpec {
-            payload: Payload::new(payload, self.key_groups.payload_base(key_group)),
-            demands,
-            group,
+        let run_spec = spec.map(|(mut payload, demands, group)| {
+            payload.share(self.key_groups.payload_base(key_group));
+            RunSpec {
+                payload,
+                demands,
+                group,
+            }
         });
         let id = self.tasks.insert(Task {
             key: key.clone(),

@@ -271,7 +271,7 @@ impl Restoring {
                 let demands = demands.ok_or_else(|| at.expected("the number of demands"))?;
                 let calls = content.calls()?;
                 let payload = content.payload()?;
-                Some((payload, demands, calls))
+                Some((payload.into(), demands, calls))
             }
         };
         let state = &mut self.state;

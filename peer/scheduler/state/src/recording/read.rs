@@ -438,7 +438,7 @@ impl<'r> Recording<'r> {
                     }
                 })
             })?,
-            run_spec: self.payload(content)?,
+            run_spec: self.payload(content)?.into(),
         })
     }
 

@@ -390,7 +390,7 @@ impl Events {
                     }
                 }
             }
-            self.payload(to, &task.run_spec);
+            self.payload(to, &task.run_spec.to_serialized());
         }
         Ok(())
     }
