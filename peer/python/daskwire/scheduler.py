@@ -117,7 +117,8 @@ class BatchFile(io.BytesIO):
     """Takes the pickle of a batch."""
 
     def write(self, data):
-        if self.tell() + len(data) > BATCH_LEN:
+        # Those of large arrays are `PickleBuffer`.
+        if self.tell() + memoryview(data).nbytes > BATCH_LEN:
             raise FullError
         return super().write(data)
 
@@ -139,29 +140,30 @@ class Dumper:
             return pickle.dumps(task)
         return file.getvalue()
 
-    def dump_together(self, tasks):
-        """Returns the pickle of a tuple of the first tasks, and their number.
+    def dump_together(self, tasks, start):
+        """Returns the pickle of a tuple of the tasks from `start` on, as many as a batch may have, and
+        their number.
 
         What they share, such as the names of functions, is in it once, which makes it several times
         shorter than a pickle of each, and faster to make. There is no pickle if that is of no use, or
         if one of these tasks fails.
         """
         while True:
-            first = tuple(tasks[: self.count])
-            if len(first) == 1:
-                return None, 1
+            if self.count == 1:
+                return None, BATCH_COUNT
+            some = tuple(tasks[start : start + self.count])
             file = BatchFile()
             try:
-                Pickler(file, self.pickles).dump(first)
+                Pickler(file, self.pickles).dump(some)
             except FullError:
-                self.count = max(1, len(first) // 8)
+                self.count = max(1, len(some) // 8)
                 continue
             except Exception:
                 # A task that only `distributed` can pickle, or the error of one.
-                return None, len(first)
+                return None, len(some)
             pickled = file.getvalue()
             self.adapt(len(pickled))
-            return pickled, len(first)
+            return pickled, len(some)
 
     def dump_each(self, tasks):
         """Returns the pickles of the first tasks, as many as a batch may have. A task may be a pickle
@@ -423,7 +425,7 @@ class Batch:
         while start < len(self.tasks):
             pickled, count = None, BATCH_COUNT
             if not is_separate:
-                pickled, count = dumper.dump_together(self.tasks[start:])
+                pickled, count = dumper.dump_together(self.tasks, start)
             run_specs = []
             if pickled is None:
                 run_specs = dumper.dump_each(self.tasks[start : start + count])

@@ -16,7 +16,9 @@ pub(crate) fn use_one_heap() {
         let is_set = |variable: &str, tunable: &str| {
             std::env::var_os(variable).is_some() || tunables.contains(tunable)
         };
-        if !is_set("MALLOC_ARENA_MAX", "glibc.malloc.arena_max=") {
+        if !is_set("MALLOC_ARENA_MAX", "glibc.malloc.arena_max=")
+            && !is_set("MALLOC_ARENA_TEST", "glibc.malloc.arena_test=")
+        {
             set(libc::M_ARENA_MAX, 1);
         }
         if !is_set("MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold=") {

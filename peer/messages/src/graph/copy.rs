@@ -17,7 +17,7 @@ use crate::value::{Budget, describe};
 const DEPTH: usize = 200;
 
 /// Maximum number of values, and of bytes, that the pickles of a split tuple have.
-const SPLIT: (usize, usize) = (1 << 24, 1 << 28);
+const SPLIT: (usize, usize) = (1 << 22, 1 << 28);
 
 /// Calls that change an object after it was made, by the object's index.
 ///
@@ -51,7 +51,7 @@ impl<'t, 'p> Effects<'t, 'p> {
 /// # Errors
 ///
 /// [`GraphError`] if the pickle is damaged, is not a tuple, or has values that cannot be copied, or if
-/// the copies have more than 2^24 values or 2^28 bytes, since each has what all of them share.
+/// the copies have more than 2^22 values or 2^28 bytes, since each has what all of them share.
 pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Payload>, GraphError> {
     let tree = Tree::new(pickle)?;
     let Value::Tuple(items) = tree.root().value() else {
@@ -120,11 +120,10 @@ impl Copier {
                 };
                 write(&mut copy, writer)
             });
-            match written.map(<[u8]>::len) {
-                Ok(len) => return Ok(room.written(len)),
-                // It is found to be recursive when it ends.
-                Err(_) if recursive.len() > known_count => {}
-                Err(error) => return Err(error),
+            let len = written?.len();
+            // Objects are found to be recursive when they end, all of them in one pass.
+            if recursive.len() == known_count {
+                return Ok(room.written(len));
             }
         }
     }
@@ -179,7 +178,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             && *number == self.number
         {
             writer.get(*index);
-            return Ok(());
+            return self.budget.spend(1).map_err(Into::into);
         }
         self.budget.spend(1)?;
         let value = node.value();
@@ -187,6 +186,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         let depth = depth.checked_sub(1).ok_or_else(what)?;
         if !self.recursive.is_empty() && self.recursive.contains(&node.index()) {
             // getitem((another one, the object that a part of it has made), 1)
+            self.budget.spend(8)?;
             writer
                 .reduce()
                 .global("operator", "getitem")
@@ -274,16 +274,17 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 writer.tuple(count);
                 self.write_all(items, writer, depth)?;
                 writer.end();
-                return match count {
-                    0 => Ok(()),
-                    _ => self.memoize_whole(node, writer),
-                };
+                if count != 0 {
+                    self.memoize_whole(node, writer);
+                }
+                return Ok(());
             }
             Value::FrozenSet(items) => {
                 writer.frozenset(items.count_left());
                 self.write_all(items, writer, depth)?;
                 writer.end();
-                return self.memoize_whole(node, writer);
+                self.memoize_whole(node, writer);
+                return Ok(());
             }
             Value::Global(global) => {
                 let module = global.module.as_str().ok_or_else(what)?;
@@ -373,7 +374,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             _ => {}
         }
         writer.end();
-        self.memoize_whole(node, writer)?;
+        self.memoize_whole(node, writer);
         for operation in first.into_iter().chain(others) {
             match operation {
                 Operation::State(state) => self.write_within(state.node(), writer, depth)?,
@@ -412,27 +413,14 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
     }
 
     /// Memoizes an object that exists once its parts do, unless one of these has made it.
-    ///
-    /// # Errors
-    ///
-    /// If one has, and that was not known.
-    fn memoize_whole(
-        &mut self,
-        node: Node<'t, 'p>,
-        writer: &mut Writer<'_, '_>,
-    ) -> Result<(), GraphError> {
-        let is_made = self
-            .memo
-            .get(node.index())
-            .is_some_and(|(number, _)| *number == self.number);
-        if !is_made {
-            self.memoize(node, writer);
-        } else if self.recursive.insert(node.index()) {
-            return Err(GraphError::Unknown {
-                what: describe(node),
-            });
+    fn memoize_whole(&mut self, node: Node<'t, 'p>, writer: &mut Writer<'_, '_>) {
+        let made = self.memo.get(node.index());
+        match made.is_some_and(|(number, _)| *number == self.number) {
+            true => {
+                self.recursive.insert(node.index());
+            }
+            false => self.memoize(node, writer),
         }
-        Ok(())
     }
 
     fn memoize(&mut self, node: Node<'t, 'p>, writer: &mut Writer<'_, '_>) {

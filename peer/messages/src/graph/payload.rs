@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::Serialized;
 
-/// Maximum length in bytes of a pickle that others are compared with.
+/// Maximum length in bytes of a pickle that others are compared with. One is kept for each name of keys.
 const MAX_BASE_LEN: usize = 8 << 10;
 
 /// The `run_spec` of a task, as a scheduler keeps it. Pickles that differ little share their memory.
@@ -42,42 +42,40 @@ impl Bases {
         {
             return Payload(like);
         }
-        let pickle = Arc::from(pickle);
-        if is_base(&pickle) {
-            self.0.insert(pickle.len(), Arc::clone(&pickle));
+        if pickle.len() > MAX_BASE_LEN {
+            return Serialized::pickled(pickle).into();
         }
+        let pickle: Arc<[u8]> = Arc::from(pickle);
+        self.0.insert(pickle.len(), Arc::clone(&pickle));
         Payload(Form::Pickle(pickle))
     }
 }
 
 impl Payload {
     /// Keeps only what differs from `base`, the pickle of another task, if that is less than half of the
-    /// pickle. Otherwise, the pickle becomes the base of others, unless it has more than 8 KiB.
+    /// pickle. Otherwise, the pickle becomes the base of others. Payloads of more than 8 KiB stay as they
+    /// are.
     pub fn share(&mut self, base: &mut Option<Arc<[u8]>>) {
-        let form = match &self.0 {
-            Form::Whole(payload) if payload.is_pickled() => match payload.as_plain_pickle() {
-                Some(pickle) => match base.as_ref().and_then(|base| Form::like(base, pickle)) {
-                    Some(like) => like,
-                    None => Form::Pickle(Arc::from(pickle)),
-                },
-                None => return,
+        let pickle = match &self.0 {
+            Form::Whole(payload) => match payload.as_plain_pickle() {
+                Some(pickle) if payload.is_pickled() && pickle.len() <= MAX_BASE_LEN => {
+                    Arc::from(pickle)
+                }
+                _ => return,
             },
-            Form::Whole(_) => return,
-            Form::Pickle(pickle) => match base.as_ref().and_then(|base| Form::like(base, pickle)) {
-                Some(like) => like,
-                None => Form::Pickle(Arc::clone(pickle)),
-            },
+            Form::Pickle(pickle) => Arc::clone(pickle),
             Form::Like { base: own, .. } => {
                 base.get_or_insert_with(|| Arc::clone(own));
                 return;
             }
         };
-        if let Form::Pickle(pickle) = &form
-            && is_base(pickle)
-        {
-            *base = Some(Arc::clone(pickle));
-        }
-        self.0 = form;
+        self.0 = match base.as_ref().and_then(|base| Form::like(base, &pickle)) {
+            Some(like) => like,
+            None => {
+                *base = Some(Arc::clone(&pickle));
+                Form::Pickle(pickle)
+            }
+        };
     }
 
     /// Returns the payload.
@@ -145,10 +143,6 @@ impl Form {
             changes: changes.into(),
         })
     }
-}
-
-fn is_base(pickle: &[u8]) -> bool {
-    pickle.len() <= MAX_BASE_LEN
 }
 
 /// Returns what differs between two pickles of the same length; `None` if that would take more than half

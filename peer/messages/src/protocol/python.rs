@@ -313,8 +313,8 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
-    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. Each list has
-    /// an item for each task; `run_specs` has none if there are `tasks`.
+    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. Each list but
+    /// `annotations` has an item for each task; `run_specs` has none if there are `tasks`.
     GraphTasks = "graph-tasks" {
         /// The keys.
         keys: Vec<Key> = "keys",

@@ -323,8 +323,8 @@ pub struct Policy {
     /// GiB.
     pub max_shared_len: usize,
     /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
-    /// them, its key, and one KiB; annotations count once for all tasks that share them. What tasks
-    /// have raised does not count. A submission that would exceed the limit fails with a
+    /// them, its key, and one KiB, though similar tasks take less; annotations count once for all tasks
+    /// that share them. What tasks have raised does not count. A submission that would exceed the limit fails with a
     /// `MemoryError`; one that would do so only with what others have yet to insert waits for them.
     /// Default: no limit.
     pub max_tasks_len: usize,
