@@ -199,7 +199,9 @@ def pickled(client):
     assert are_kept(*filled.value)
     assert added(lambda block, filled: block + are_kept(*filled.value)) == 80
     assert client.submit(lambda filled: are_kept(*filled.value), filled).result()
-    # Longer than a batch.
+    # Longer than a batch, and than a document.
+    large = da.from_array(numpy.ones(34 << 20), chunks=-1).sum()
+    assert large.compute(optimize_graph=False) == 34 << 20
     long = numpy.arange(2_000_000)
     assert da.from_array(long, chunks=40_000).sum().compute() == long.sum()
     assert da.from_array(long, chunks=1_000_000).sum().compute() == long.sum()

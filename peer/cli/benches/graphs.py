@@ -103,11 +103,13 @@ class Memory:
         self.process = psutil.Process(process.pid)
         self.own = self.beside = 0
         self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def watch(self):
-        while not self.ended.wait(0.2):
+        is_last = False
+        while not is_last:
+            is_last = self.ended.wait(0.2)
             with contextlib.suppress(psutil.Error):
                 self.own = max(self.own, self.process.memory_info().rss)
                 children = self.process.children(recursive=True)
@@ -180,10 +182,10 @@ def run(scheduler, daskwire, shape, count, options):
             stack.enter_context(process(probe, address, 2, begun, stop, sender))
             begun.wait(60)
         memory = Memory(serving)
-        stack.callback(memory.end)
         before = processor(serving.pid)
         times = measure(client, shape, count, first, options.until_accepted)
         busy = processor(serving.pid) - before
+        memory.end()
         others = [math.nan] * 3
         if options.instant:
             stop.set()

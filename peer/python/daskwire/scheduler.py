@@ -29,7 +29,7 @@ from dask.utils import apply
 
 from distributed.core import error_message
 from distributed.protocol import pickle, to_serialize
-from distributed.protocol.serialize import ToPickle
+from distributed.protocol.serialize import Serialized, ToPickle
 from distributed.scheduler import _materialize_graph
 from distributed.shuffle._exceptions import P2PIllegalStateError
 
@@ -437,6 +437,10 @@ class Batch:
 
     def message(self, start, stop, tasks, run_specs):
         """Returns a message with some of the tasks."""
+        large = None
+        if run_specs and len(run_specs[-1]) >= BATCH_LEN:
+            # In a frame of its own: the length of the others is limited.
+            large = Serialized({"serializer": "pickle", "writeable": ()}, [run_specs.pop()])
         new, self.annotations.new = self.annotations.new, []
         return {
             "op": "graph-tasks",
@@ -448,6 +452,7 @@ class Batch:
             "calls": self.calls[start:stop],
             "tasks": tasks,
             "run_specs": run_specs,
+            "large": large,
         }
 
 

@@ -314,7 +314,8 @@ maps! {
     }
 
     /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. Each list but
-    /// `annotations` has an item for each task; `run_specs` has none if there are `tasks`.
+    /// `annotations` has an item for each task; `run_specs` has none if there are `tasks`, and may
+    /// not have the last one.
     GraphTasks = "graph-tasks" {
         /// The keys.
         keys: Vec<Key> = "keys",
@@ -322,6 +323,8 @@ maps! {
         tasks: Bytes = "tasks",
         /// The pickles of the tasks, for workers, unless `tasks` has them.
         run_specs: Vec<Bytes> = "run_specs",
+        /// The pickle of the last task, if it is large and not in `run_specs`.
+        large: Nullable<Serialized> = "large",
         /// The tasks of this graph that each depends on, by number from the first of the answer.
         dependencies: Vec<Vec<u64>> = "dependencies",
         /// The keys outside of the graph that each depends on.

@@ -52,14 +52,17 @@ impl Conversion {
         if self.invalid.is_some() {
             return Ok(());
         }
-        let run_specs = match batch.tasks.is_empty() {
-            true => {
-                let run_specs = batch.run_specs.iter();
-                run_specs.map(|it| Serialized::pickled(it).into()).collect()
-            }
-            false => split_tuple(&batch.tasks)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut run_specs = match batch.tasks.is_empty() {
+            true => Vec::new(),
+            false => split_tuple(&batch.tasks).map_err(invalid)?,
         };
+        let separate = batch.run_specs.iter();
+        run_specs.extend(separate.map(|it| Payload::from(Serialized::pickled(it))));
+        if let Some(large) = batch.large.0 {
+            let (pickle, _) = large.pickle().map_err(io::Error::other)?;
+            run_specs.push(Serialized::pickled(&pickle).into());
+        }
         let mut run_specs = run_specs.into_iter();
         let mut dependencies = batch.dependencies.into_iter();
         let mut outside = batch.outside.into_iter();
