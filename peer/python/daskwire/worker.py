@@ -2011,6 +2011,9 @@ class Host(distributed.worker.Worker):
 
     close = close_gracefully = Worker.close
 
+    # Dask's has the event loop send it, perhaps after the result of the task.
+    log_event = Worker.log_event
+
     async def close_host(self):
         for name in list(self.plugins):
             await self.plugin_remove(name=name)
@@ -2018,7 +2021,10 @@ class Host(distributed.worker.Worker):
 
     def batched_send(self, msg):
         """Sends a message on the worker's stream to the scheduler."""
-        self.link.post({"op": "stream", "message": msg})
+        # With the link of the task that runs in this thread, so that it precedes the result.
+        is_task = hasattr(thread_state, "execution_state")
+        link = distributed.threadpoolexecutor.thread_state.executor.link if is_task else self.link
+        link.post({"op": "stream", "message": msg})
 
     def handle_stimulus(self, *events):
         """Does nothing: `Pool` reports tasks that secede."""

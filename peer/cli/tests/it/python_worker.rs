@@ -72,7 +72,7 @@ fn worker_without(cluster: &Cluster) -> Peer {
 }
 
 /// Programs whose results or exceptions do not depend on the kind of worker.
-const PROGRAMS: [&str; 43] = [
+const PROGRAMS: [&str; 44] = [
     "class Broken(Exception):\n    def __str__(self): return self.response.text\n\
      def fail(): raise Broken()\n\
      client.submit(fail).result()",
@@ -146,6 +146,10 @@ const PROGRAMS: [&str; 43] = [
     "from distributed import print as tell, warn\n\
      client.submit(lambda: (tell('a', 1, file=__import__('sys').stderr), get_worker().log_event('t', {'n': [1]}))).result()\n\
      [[(n, m[n]) for n in m if n != 'worker'] for topic in ('print', 't') for _, m in client.get_events(topic)]",
+    // What a task has told precedes its result.
+    "def told(i): get_worker().log_event(f'told-{i}', i)\n\
+     def count(i): client.submit(told, i).result(); return len(client.get_events(f'told-{i}'))\n\
+     sum(map(count, range(40)))",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
