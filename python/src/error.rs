@@ -2,7 +2,7 @@
 
 use std::io;
 
-use daskwire_comm::CommError;
+use daskwire_comm::{CommError, is_permanent};
 use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
 
@@ -34,8 +34,8 @@ pub(crate) fn to_python(error: CommError) -> PyErr {
         CommError::Tls(_) | CommError::PeerSpeaksTls | CommError::PeerSpeaksHttp => {
             ConnectionRefused::new_err(error.to_string())
         }
-        // A failed TLS handshake over QUIC, or an unsupported version of QUIC.
-        CommError::Connect { ref error, .. } if error.kind() == io::ErrorKind::InvalidData => {
+        // Such as a TLS handshake over QUIC that was refused, or an unsupported version of QUIC.
+        CommError::Connect { ref error, .. } if is_permanent(error) => {
             ConnectionRefused::new_err(error.to_string())
         }
         error => ConnectionClosed::new_err(error.to_string()),
