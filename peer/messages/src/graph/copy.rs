@@ -129,6 +129,13 @@ impl Copier {
     }
 }
 
+/// The error for a node that cannot be copied.
+fn unknown(node: Node<'_, '_>) -> GraphError {
+    GraphError::Unknown {
+        what: describe(node),
+    }
+}
+
 /// Length of a node's own data.
 fn copied_len(value: &Value<'_, '_>) -> usize {
     match value {
@@ -171,9 +178,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         writer: &mut Writer<'_, '_>,
         depth: usize,
     ) -> Result<(), GraphError> {
-        let what = || GraphError::Unknown {
-            what: describe(node),
-        };
+        let what = || unknown(node);
         if let Some((number, index)) = self.memo.get(node.index())
             && *number == self.number
         {
@@ -210,9 +215,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         writer: &mut Writer<'_, '_>,
         depth: usize,
     ) -> Result<(), GraphError> {
-        let what = || GraphError::Unknown {
-            what: describe(node),
-        };
+        let what = || unknown(node);
         match value {
             Value::None => writer.none(),
             Value::Bool(value) => writer.bool(value),
@@ -341,9 +344,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 Operation::Append(items) => writer.extend(items.count_left()),
                 Operation::Set(entries) => writer.update(entries.count_left()),
                 _ => {
-                    return Err(GraphError::Unknown {
-                        what: describe(node),
-                    });
+                    return Err(unknown(node));
                 }
             };
         }
