@@ -25,7 +25,6 @@ use arrow_array::{
 };
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
-use bytes::Bytes;
 use client::client_at;
 use daskwire_peer::client::TaskFuture;
 #[cfg(target_os = "linux")]
@@ -211,7 +210,7 @@ async fn frames_of_polars_go_through_arrow() {
     let oldest = "compat_level=pl.CompatLevel.oldest()";
     let stream =
         format!("[file := io.BytesIO(), {POLARS}.write_ipc_stream(file, {oldest})][0].getvalue()");
-    let stream = Bytes::try_from(result(&eval(&stream, Value::None)).await).expect("bytes");
+    let stream = bytes::Bytes::try_from(result(&eval(&stream, Value::None)).await).expect("bytes");
     let stream = StreamReader::try_new(&*stream, None).expect("a stream");
     let batches: Vec<RecordBatch> = stream.collect::<Result<_, _>>().expect("record batches");
     check_polars(&batches);
@@ -745,7 +744,7 @@ fn received(value: &Value) -> String {
         bool,
         String,
         Duration,
-        Bytes,
+        bytes::Bytes,
         chrono_04::NaiveDate,
         chrono_04::NaiveTime,
         chrono_04::NaiveDateTime,
