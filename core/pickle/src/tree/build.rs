@@ -141,7 +141,8 @@ impl<'p> Builder<'p> {
         }
         while let Some(next) = reader.next_opcode()? {
             do_next!(next, BinInt BinInt1 BinInt2 BinFloat ShortBinUnicode BinUnicode
-                ShortBinBytes Memoize BinGet BinPut Tuple1 Tuple2 Tuple3 Mark None);
+                ShortBinBytes Memoize BinGet LongBinGet BinPut EmptyTuple EmptyDict Tuple Tuple1
+                Tuple2 Tuple3 Mark None Reduce NewObj Build FrozenSet);
         }
         let mut tree = self.tree;
         tree.len = reader.position().wrapping_sub(base);

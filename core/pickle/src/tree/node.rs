@@ -105,6 +105,28 @@ impl<'t, 'p> Node<'t, 'p> {
         self.slot().offset().saturating_add(self.tree.base)
     }
 
+    /// The opcode that created a number, a string or bytes, with its argument; `None` for other values, and for
+    /// text opcodes.
+    pub fn encoded(self) -> Option<&'p [u8]> {
+        let slot = self.slot();
+        if !matches!(
+            slot.kind(),
+            Kind::Int | Kind::Float | Kind::Str | Kind::Bytes
+        ) {
+            return None;
+        }
+        let (opcode, rest) = self.tree.opcode_at(slot);
+        let len = match opcode.argument_form() {
+            crate::ArgumentForm::Bytes(len) => usize::from(len),
+            crate::ArgumentForm::Counted(len) => {
+                usize::from(len).checked_add(counted(opcode, rest).len())?
+            }
+            _ => return None,
+        };
+        let all = self.tree.pickle.get(slot.offset()..)?;
+        all.get(..len.checked_add(1)?)
+    }
+
     /// Index in [`Tree::nodes`]; it identifies the value.
     pub fn index(self) -> usize {
         to_usize(self.id)
