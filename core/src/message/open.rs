@@ -201,8 +201,13 @@ fn is_plain(body: &[u8], options: &ReadOptions, level_count: usize) -> bool {
     let mut depth = 0_usize;
     let (mut owed, mut is_map) = (1_u32, false);
     loop {
-        let Ok(token) = reader.token() else {
-            return false;
+        // Most tokens are short strings.
+        let token = match reader.short_str() {
+            Some(string) => Token::Str(string),
+            None => match reader.token() {
+                Ok(token) => token,
+                Err(_) => return false,
+            },
         };
         match token {
             Token::Str(string) => {

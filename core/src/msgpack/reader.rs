@@ -322,11 +322,18 @@ impl<'a> Reader<'a> {
     /// Reads a string without validating its UTF-8.
     #[inline]
     pub fn raw_str(&mut self) -> Result<RawStr<'a>, Malformed> {
-        if let Some((string, rest)) = short_string(self.rest) {
-            self.rest = rest;
-            return Ok(RawStr::new(string));
+        if let Some(string) = self.short_str() {
+            return Ok(string);
         }
         self.expect(Kind::Str, pick!(Token::Str(string) => string))
+    }
+
+    /// Reads a string, if the next value is one of up to 255 bytes.
+    #[inline]
+    pub(crate) fn short_str(&mut self) -> Option<RawStr<'a>> {
+        let (string, rest) = short_string(self.rest)?;
+        self.rest = rest;
+        Some(RawStr::new(string))
     }
 
     /// Reads a byte string; a string is not one.

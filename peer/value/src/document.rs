@@ -90,8 +90,9 @@ impl Value {
     pub fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         // Without recursion: programs may nest values to any depth.
-        let mut left = vec![self];
-        while let Some(value) = left.pop() {
+        let mut left = Vec::new();
+        let mut next = Some(self);
+        while let Some(value) = next {
             match value {
                 Self::Serialized(serialized) => serialized.write(to)?,
                 Self::List(items) | Self::Tuple(items) => {
@@ -109,6 +110,7 @@ impl Value {
                 }
                 plain => plain.write_plain(to.body()),
             }
+            next = left.pop();
         }
         Ok(())
     }
