@@ -27,6 +27,10 @@ const SPLIT: (usize, usize) = (1 << 22, 1 << 28);
 pub(super) struct Effects<'t, 'p>(HashMap<usize, Vec<Node<'t, 'p>>>);
 
 impl<'t, 'p> Effects<'t, 'p> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
         let mut effects = Self::default();
         for node in tree.nodes() {
@@ -71,7 +75,7 @@ pub fn split_tuple(pickle: &[u8]) -> Result<Vec<Payload>, GraphError> {
 
 /// Copies parts of one tree.
 #[derive(Debug)]
-pub(super) struct Copier {
+pub(super) struct Copier<'t, 'p> {
     room: scratch::PickleScratch,
     /// For each node, the copy in which it was written last, and its memo entry
     /// there.
@@ -79,23 +83,31 @@ pub(super) struct Copier {
     copy_count: u32,
     /// Objects that are parts of what they are made of, such as a tuple with a list that contains it.
     recursive: HashSet<usize>,
+    /// The numbers, strings and bytes of the last copy, with their ends in it.
+    pub(super) leaves: Vec<(usize, Node<'t, 'p>)>,
 }
 
-impl Copier {
+impl<'t, 'p> Copier<'t, 'p> {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
         Self {
             room: scratch::PickleScratch::default(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
             recursive: HashSet::new(),
+            leaves: Vec::new(),
         }
+    }
+
+    /// Whether objects were copied that are parts of what they are made of.
+    pub(super) fn has_recursive(&self) -> bool {
+        !self.recursive.is_empty()
     }
 
     /// Writes a pickle with copies of nodes and everything that they refer to.
     ///
     /// Tasks may share parts, and each copy contains all of them, so everything
     /// copied is charged to the budget, data by length.
-    pub(super) fn write<'t, 'p>(
+    pub(super) fn write(
         &mut self,
         effects: &Effects<'t, 'p>,
         budget: &Budget,
@@ -106,17 +118,20 @@ impl Copier {
             memo,
             copy_count,
             recursive,
+            leaves,
         } = self;
         loop {
             let known_count = recursive.len();
             let written = room.write(WriterOptions::default(), |writer| {
                 *copy_count = copy_count.wrapping_add(1);
+                leaves.clear();
                 let mut copy = Copy {
                     memo,
                     number: *copy_count,
                     effects,
                     budget,
                     recursive,
+                    leaves,
                 };
                 write(&mut copy, writer)
             });
@@ -159,6 +174,7 @@ pub(super) struct Copy<'c, 't, 'p> {
     effects: &'c Effects<'t, 'p>,
     budget: &'c Budget,
     recursive: &'c mut HashSet<usize>,
+    leaves: &'c mut Vec<(usize, Node<'t, 'p>)>,
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
@@ -219,16 +235,25 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         match value {
             Value::None => writer.none(),
             Value::Bool(value) => writer.bool(value),
-            Value::Int(value) => match value {
-                Int::Big(value) => writer.int_bytes(value.as_bytes()),
-                value => writer.i64(value.to_i64().ok_or_else(what)?),
-            },
-            Value::Float(value) => writer.f64(value),
+            Value::Int(value) => {
+                match value {
+                    Int::Big(value) => writer.int_bytes(value.as_bytes()),
+                    value => writer.i64(value.to_i64().ok_or_else(what)?),
+                };
+                self.leaves.push((writer.len(), node));
+                return Ok(());
+            }
+            Value::Float(value) => {
+                writer.f64(value);
+                self.leaves.push((writer.len(), node));
+                return Ok(());
+            }
             Value::Str(string) => {
                 match string {
                     Str::Utf8(string) => writer.py_str(string),
                     string => writer.str_bytes(&string.to_bytes()),
                 };
+                self.leaves.push((writer.len(), node));
                 self.memoize(node, writer);
                 return Ok(());
             }
@@ -239,6 +264,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 ..
             } => {
                 writer.bytes(data);
+                self.leaves.push((writer.len(), node));
                 self.memoize(node, writer);
                 return Ok(());
             }

@@ -6,8 +6,10 @@ use daskwire_pickle::tree::{self, Node, Tree};
 use super::GraphError;
 use super::error::unexpected;
 use super::plan::Part;
-use super::read::{DEPTH, is_container, native_name, native_with_keywords, replaced_by, target};
-use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, spec, state_of};
+use super::read::{
+    DEPTH, is_container, native_name, native_with_keywords, replaced_by, target_node,
+};
+use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, key_of, spec, state_of};
 use crate::Key;
 use crate::value::Budget;
 
@@ -25,29 +27,33 @@ pub struct Calls {
 
 /// Finds the keys that tasks of one graph depend on, and what the tasks call.
 #[derive(Debug)]
-pub(super) struct Dependencies {
+pub(super) struct Dependencies<'t, 'p> {
     /// For each node, the number of the task that it was last visited for. A node
     /// that a task refers to repeatedly is visited once.
     visited: Vec<u32>,
     task_number: u32,
+    /// The nodes with the keys that the last task depends on, apart from [`Part::Result`].
+    pub(super) targets: Vec<Node<'t, 'p>>,
 }
 
-impl Dependencies {
+impl<'t, 'p: 't> Dependencies<'t, 'p> {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
         Self {
             visited: vec![0; tree.nodes().len()],
             task_number: 0,
+            targets: Vec::new(),
         }
     }
 
     /// The keys that a task depends on, each once, in order; the same as
     /// [`Task::dependencies`](super::Task::dependencies). And what the task calls.
-    pub(super) fn of_part<'t, 'p: 't>(
+    pub(super) fn of_part(
         &mut self,
         part: &Part<'t, 'p>,
         budget: &Budget,
     ) -> Result<(Vec<Key>, Calls), GraphError> {
         self.task_number = self.task_number.wrapping_add(1);
+        self.targets.clear();
         let mut walk = Walk {
             dependencies: self,
             budget,
@@ -69,7 +75,7 @@ impl Dependencies {
 }
 
 struct Walk<'w, 't, 'p> {
-    dependencies: &'w mut Dependencies,
+    dependencies: &'w mut Dependencies<'t, 'p>,
     budget: &'w Budget,
     keys: Vec<Key>,
     calls: Calls,
@@ -85,6 +91,7 @@ impl<'t, 'p: 't> Walk<'_, 't, 'p> {
         let Dependencies {
             visited,
             task_number,
+            ..
         } = &mut *self.dependencies;
         let last = visited.get_mut(node.index());
         Ok(last.is_some_and(|last| core::mem::replace(last, *task_number) != *task_number))
@@ -136,7 +143,9 @@ impl<'t, 'p: 't> Walk<'_, 't, 'p> {
         }
         match (spec.class, spec.parts.as_slice()) {
             ("TaskRef" | "Alias", _) => {
-                self.keys.push(target(node, &spec, self.budget)?);
+                let target = target_node(node, &spec, self.budget)?;
+                self.dependencies.targets.push(target);
+                self.keys.push(key_of(target, self.budget)?);
                 Ok(())
             }
             ("DataNode", [.., value]) => self.visit(*value, depth),

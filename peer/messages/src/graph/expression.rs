@@ -8,6 +8,7 @@ use daskwire_pickle::tree::{self, Node};
 
 use super::GraphError;
 use super::error::unexpected;
+use super::families::Families;
 use super::plan::{Call, Converter, GraphKeys, Part, Planned, Rules};
 use super::spec::{key_of, state_of};
 use crate::Key;
@@ -53,6 +54,7 @@ impl Plan<'_, '_> {
 pub(super) fn plan<'t, 'p>(
     root: Node<'t, 'p>,
     converter: &mut Converter<'_>,
+    families: &mut Families<'t, 'p>,
     budget: &Budget,
 ) -> Result<Plan<'t, 'p>, GraphError> {
     let mut reader = Reader {
@@ -71,13 +73,18 @@ pub(super) fn plan<'t, 'p>(
     let keys = GraphKeys::new(graphs.iter().map(|(graph, _)| *graph).collect());
     for (graph, layer) in &graphs {
         for (key, node) in graph.entries() {
+            let family = families.find(node);
             let planned = Planned {
                 key: key_of(key, budget)?,
-                work: converter.convert(node, Rules::Legacy(&keys))?,
+                work: match family {
+                    Some(_) => Part::Node(node),
+                    None => converter.convert(node, Rules::Legacy(&keys))?,
+                },
                 layer: *layer,
+                family,
             };
             // ROLES SCHEDULER-5
-            if !planned.work.is_alias_of(&planned.key, budget)? {
+            if family.is_some() || !planned.work.is_alias_of(&planned.key, budget)? {
                 plan.tasks.push(planned);
             }
         }
@@ -253,6 +260,7 @@ impl<'t, 'p> Reader<'_, '_, 't, 'p> {
                     keywords: Rc::clone(&keywords),
                 })),
                 layer: None,
+                family: None,
             });
         }
         Ok(())

@@ -11,6 +11,7 @@ mod copy;
 mod depends;
 mod error;
 mod expression;
+mod families;
 mod outline;
 mod payload;
 mod plan;

@@ -11,6 +11,7 @@ use super::annotations::Layers;
 use super::copy::{Copier, Copy, Effects};
 use super::depends::{Calls, Dependencies};
 use super::expression::plan;
+use super::families::Families;
 use super::payload::{Bases, Payload};
 use super::plan::{Call, Container, Converter, Part, Planned};
 use super::read::native_name;
@@ -49,7 +50,8 @@ pub struct Outline {
 impl Graph {
     /// Reads the parts of a graph that a scheduler needs: for each task its key, its
     /// dependencies, each once, and the `run_spec` for a worker, copied as the client
-    /// wrote it. With `wanted`, tasks that these keys do not need are left out.
+    /// wrote it. With `wanted`, tasks that these keys do not need are left out, and the keys are sorted in
+    /// the order of the tasks; those of no task come last.
     ///
     /// Large objects that several tasks refer to become tasks of their own, after the others.
     ///
@@ -58,7 +60,16 @@ impl Graph {
     /// As [`read`](Self::read), and if a task cannot be copied.
     pub fn read_outline(
         expression: &Serialized,
-        wanted: Option<&[Key]>,
+        wanted: Option<&mut Vec<Key>>,
+    ) -> Result<Vec<Outline>, GraphError> {
+        Self::read_outline_in(expression, wanted, true)
+    }
+
+    /// As [`read_outline`](Self::read_outline). Tests compare it with and without families of tasks.
+    pub(super) fn read_outline_in(
+        expression: &Serialized,
+        wanted: Option<&mut Vec<Key>>,
+        has_families: bool,
     ) -> Result<Vec<Outline>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
@@ -70,7 +81,12 @@ impl Graph {
         let (values, bytes) = SHARED;
         let budget = Budget::new(own.saturating_add(values), own.saturating_add(bytes));
         let effects = Effects::of(&tree, &pickle);
-        let plan = plan(tree.root(), &mut Converter::new(&tree, &budget), &budget)?;
+        let mut families = match has_families {
+            true => Families::new(&effects),
+            false => Families::default(),
+        };
+        let mut converter = Converter::new(&tree, &budget);
+        let plan = plan(tree.root(), &mut converter, &mut families, &budget)?;
         let index = plan.index;
         let values = TreeReader::new(&pickle, &buffers);
         let mut layers = Layers::new(&values, &budget);
@@ -79,7 +95,12 @@ impl Graph {
         let mut dependencies = Dependencies::new(&tree);
         let mut tasks = Vec::with_capacity(plan.tasks.len());
         for task in plan.tasks {
-            let (keys, calls) = dependencies.of_part(&task.work, &budget)?;
+            let (keys, calls) = match (&task.work, task.family) {
+                (Part::Node(node), Some(family)) => {
+                    families.dependencies(family, *node, &mut dependencies, &budget)?
+                }
+                _ => dependencies.of_part(&task.work, &budget)?,
+            };
             tasks.push((task, keys, calls));
         }
         if let Some(wanted) = wanted {
@@ -87,25 +108,36 @@ impl Graph {
         }
         let mut copier = Copier::new(&tree);
         let shared = match len >= LARGE {
-            true => share(&mut tasks, &mut copier, &effects, &budget)?,
+            true => share(&mut tasks, &mut families, &mut copier, &effects, &budget)?,
             false => Shared::new(),
         };
         let mut bases = Bases::default();
+        let mut alike = Vec::new();
         let outlines = tasks.into_iter().map(|(task, mut dependencies, calls)| {
             if !shared.is_empty() {
                 task.work.push_shared(&shared, &mut dependencies);
                 dependencies.sort_unstable();
                 dependencies.dedup();
             }
-            let pickle = copier.write(&effects, &budget, |copy, writer| {
-                let names = Names::default();
-                let mut output = Output {
-                    copy,
-                    names,
-                    shared: &shared,
-                };
-                output.task(&task, &dependencies, writer)
-            })?;
+            let is_copied = match (&task.work, task.family) {
+                (Part::Node(node), Some(family)) => {
+                    let copying = (&mut copier, &effects);
+                    families.copy(family, *node, copying, &budget, &mut alike)?
+                }
+                _ => false,
+            };
+            let pickle = match is_copied {
+                true => &alike,
+                false => copier.write(&effects, &budget, |copy, writer| {
+                    let names = Names::default();
+                    let mut output = Output {
+                        copy,
+                        names,
+                        shared: &shared,
+                    };
+                    output.task(&task, &dependencies, writer)
+                })?,
+            };
             let layer = task.layer.and_then(|layer| annotations.get(layer));
             let annotations = layer.map(|layer| layers.of_task(layer, &task.key));
             let annotations = annotations.transpose()?;
@@ -135,16 +167,21 @@ impl Graph {
 
 type Tasks<'t, 'p> = Vec<(Planned<'t, 'p>, Vec<Key>, Calls)>;
 
-/// Removes the tasks that the wanted keys do not need. `index` has the places of the tasks.
+/// Sorts the wanted keys, and removes the tasks that they do not need. `index` has the places of the tasks.
 // ROLES SCHEDULER-7
-fn cull(tasks: &mut Tasks<'_, '_>, index: &HashMap<Key, usize>, wanted: &[Key]) {
+fn cull(tasks: &mut Tasks<'_, '_>, index: &HashMap<Key, usize>, wanted: &mut Vec<Key>) {
+    let place = |key: Key| (index.get(&key).copied().unwrap_or(usize::MAX), key);
+    let mut placed: Vec<(usize, Key)> = wanted.drain(..).map(place).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    let mut left: Vec<usize> = placed.iter().map(|(place, _)| *place).collect();
+    wanted.extend(placed.into_iter().map(|(_, key)| key));
     let mut is_needed = vec![false; tasks.len()];
-    let mut left: Vec<&Key> = wanted.iter().collect();
-    while let Some(key) = left.pop() {
-        if let Some(index) = index.get(key)
-            && !core::mem::replace(&mut is_needed[*index], true)
+    while let Some(place) = left.pop() {
+        if let Some(is_needed) = is_needed.get_mut(place)
+            && !core::mem::replace(is_needed, true)
         {
-            left.extend(&tasks[*index].1);
+            let keys = tasks[place].1.iter();
+            left.extend(keys.filter_map(|key| index.get(key)));
         }
     }
     let mut is_needed = is_needed.into_iter();
@@ -158,7 +195,8 @@ type Shared = HashMap<usize, (Key, Serialized)>;
 // ROLES SCHEDULER-9
 fn share<'t, 'p>(
     tasks: &mut Tasks<'t, 'p>,
-    copier: &mut Copier,
+    families: &mut Families<'t, 'p>,
+    copier: &mut Copier<'t, 'p>,
     effects: &Effects<'t, 'p>,
     budget: &Budget,
 ) -> Result<Shared, GraphError> {
@@ -168,12 +206,19 @@ fn share<'t, 'p>(
     let mut seen = Vec::new();
     for (task, ..) in &*tasks {
         seen.clear();
-        task.work.visit_called(budget, |node| {
+        let mut count = |node: Node<'t, 'p>| {
             if seen.len() < MAX_SEEN && is_shareable(node) && !seen.contains(&node.index()) {
                 seen.push(node.index());
                 uses.entry(node.index()).or_insert((node, 0)).1 += 1;
             }
-        })?;
+        };
+        match task.family {
+            Some(family) => {
+                let nodes = families.shareable(family, budget)?;
+                nodes.iter().copied().for_each(count);
+            }
+            None => task.work.visit_called(budget, &mut count)?,
+        }
     }
     let mut shared = Shared::new();
     for (index, (node, count)) in uses {
@@ -196,16 +241,23 @@ fn share<'t, 'p>(
     for (task, ..) in tasks {
         let mut has_shared = false;
         let visit = |node: Node<'_, '_>| has_shared |= shared.contains_key(&node.index());
-        task.work.visit_called(budget, visit)?;
+        match task.family {
+            Some(family) => {
+                let nodes = families.shareable(family, budget)?;
+                nodes.iter().copied().for_each(visit);
+            }
+            None => task.work.visit_called(budget, visit)?,
+        }
         if has_shared && let Some(call) = task.work.called(budget)? {
             task.work = Part::Call(Box::new(call));
+            task.family = None;
         }
     }
     Ok(shared)
 }
 
 /// Whether a part of a call can be a task of its own, and may be large.
-fn is_shareable(node: Node<'_, '_>) -> bool {
+pub(super) fn is_shareable(node: Node<'_, '_>) -> bool {
     let may_be_large = match node.value() {
         tree::Value::Str(string) => string.to_bytes().len() >= LARGE,
         tree::Value::Bytes(data) | tree::Value::ByteArray { data, .. } => data.len() >= LARGE,

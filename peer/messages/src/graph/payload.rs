@@ -3,13 +3,13 @@
 //! The tasks of one layer of a graph differ in their keys, indexes and a few arguments. Of all but one
 //! of them, only the differences are kept.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Serialized;
 
 /// Maximum length in bytes of a pickle that others are compared with. One is kept for each name of keys.
-const MAX_BASE_LEN: usize = 8 << 10;
+pub(super) const MAX_BASE_LEN: usize = 8 << 10;
 
 /// The `run_spec` of a task, as a scheduler keeps it. Pickles that differ little share their memory.
 #[derive(Clone, Debug)]
@@ -32,13 +32,16 @@ enum Form {
 
 /// The pickles that those of other tasks are compared with: the last of each length.
 #[derive(Debug, Default)]
-pub(super) struct Bases(HashMap<usize, Arc<[u8]>>);
+pub(super) struct Bases {
+    by_len: BTreeMap<usize, Arc<[u8]>>,
+    room: Vec<u8>,
+}
 
 impl Bases {
     /// Returns the payload [`Serialized::pickled`] of a pickle.
     pub(super) fn payload(&mut self, pickle: &[u8]) -> Payload {
-        if let Some(base) = self.0.get(&pickle.len())
-            && let Some(like) = Form::like(base, pickle)
+        if let Some(base) = self.by_len.get(&pickle.len())
+            && let Some(like) = Form::like(base, pickle, &mut self.room)
         {
             return Payload(like);
         }
@@ -46,7 +49,7 @@ impl Bases {
             return Serialized::pickled(pickle).into();
         }
         let pickle: Arc<[u8]> = Arc::from(pickle);
-        self.0.insert(pickle.len(), Arc::clone(&pickle));
+        self.by_len.insert(pickle.len(), Arc::clone(&pickle));
         Payload(Form::Pickle(pickle))
     }
 }
@@ -69,7 +72,10 @@ impl Payload {
                 return;
             }
         };
-        self.0 = match base.as_ref().and_then(|base| Form::like(base, &pickle)) {
+        self.0 = match base
+            .as_ref()
+            .and_then(|base| Form::like(base, &pickle, &mut Vec::new()))
+        {
             Some(like) => like,
             None => {
                 *base = Some(Arc::clone(&pickle));
@@ -136,43 +142,39 @@ impl PartialEq for Payload {
 
 impl Form {
     /// Returns a pickle by what differs, if that is less than half.
-    fn like(base: &Arc<[u8]>, pickle: &[u8]) -> Option<Self> {
-        let changes = changes(base, pickle)?;
+    fn like(base: &Arc<[u8]>, pickle: &[u8], room: &mut Vec<u8>) -> Option<Self> {
+        room.clear();
+        write_changes(base, pickle, room)?;
         Some(Self::Like {
             base: Arc::clone(base),
-            changes: changes.into(),
+            changes: room.as_slice().into(),
         })
     }
 }
 
-/// Returns what differs between two pickles of the same length; `None` if that would take more than half
-/// of the length.
-fn changes(base: &[u8], pickle: &[u8]) -> Option<Vec<u8>> {
+/// Writes what differs between two pickles of the same length; `None` if that would take more than half of
+/// the length.
+fn write_changes(base: &[u8], pickle: &[u8], changes: &mut Vec<u8>) -> Option<()> {
     /// What a change takes besides its bytes.
     const OVERHEAD: usize = 2;
     if base.len() != pickle.len() {
         return None;
     }
-    let mut changes = Vec::new();
-    let mut pairs = base.iter().zip(pickle).enumerate().peekable();
     // The end of the last change.
-    let mut end = 0_usize;
-    while let Some((place, (one, other))) = pairs.next() {
-        if one == other {
-            continue;
-        }
+    let mut end = 0;
+    while let Some(same) = first_difference(base.get(end..)?, pickle.get(end..)?) {
+        let place = end + same;
         // The last byte that differs, before as many equal ones as another change would take.
         let mut last = place;
-        while let Some((next, (one, other))) = pairs.peek().copied()
-            && next - last <= OVERHEAD
-            && next - place < usize::from(u8::MAX)
-        {
-            pairs.next();
-            if one != other {
+        let most = pickle.len().min(place + usize::from(u8::MAX));
+        for next in place + 1..most {
+            if base.get(next) != pickle.get(next) {
                 last = next;
+            } else if next - last > OVERHEAD {
+                break;
             }
         }
-        let mut same = place - end;
+        let mut same = same;
         while same > usize::from(u8::MAX) {
             changes.extend([u8::MAX, 0]);
             same -= usize::from(u8::MAX);
@@ -186,7 +188,18 @@ fn changes(base: &[u8], pickle: &[u8]) -> Option<Vec<u8>> {
             return None;
         }
     }
-    Some(changes)
+    Some(())
+}
+
+/// The first place in which two slices of the same length differ.
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    const STEP: usize = 8;
+    let mut steps = one.chunks_exact(STEP).zip(other.chunks_exact(STEP));
+    let same = steps.position(|(one, other)| one != other);
+    let start = same.unwrap_or(one.len() / STEP) * STEP;
+    let mut rest = one.iter().zip(other).skip(start);
+    rest.position(|(one, other)| one != other)
+        .map(|place| start + place)
 }
 
 /// Applies changes to a copy of the base.

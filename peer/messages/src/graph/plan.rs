@@ -71,6 +71,8 @@ pub(super) struct Planned<'t, 'p> {
     pub(super) work: Part<'t, 'p>,
     /// The layer of the task, if it has annotations.
     pub(super) layer: Option<usize>,
+    /// The tasks that it is like, if there are any; then it is a [`Part::Node`].
+    pub(super) family: Option<usize>,
 }
 
 /// What in a value stands for a result.

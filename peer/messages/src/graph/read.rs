@@ -257,11 +257,20 @@ pub(super) fn target(
     spec: &Spec<'_, '_>,
     budget: &Budget,
 ) -> Result<Key, GraphError> {
+    key_of(target_node(node, spec, budget)?, budget)
+}
+
+/// The node with the key of the target of a reference.
+pub(super) fn target_node<'t, 'p>(
+    node: Node<'t, 'p>,
+    spec: &Spec<'t, 'p>,
+    budget: &Budget,
+) -> Result<Node<'t, 'p>, GraphError> {
     let (first, last) = (spec.parts.first().copied(), spec.parts.last().copied());
     let last = last.ok_or_else(|| unexpected(node, "a key"))?;
     let target = first.filter(|_| last.is_none()).unwrap_or(last);
     let inner = self::spec(target, budget)?.and_then(|inner| inner.parts.first().copied());
-    key_of(inner.unwrap_or(target), budget)
+    Ok(inner.unwrap_or(target))
 }
 
 /// Reads a call. A call with keyword arguments may be written as `apply(f, [..],

@@ -1069,9 +1069,9 @@ mod expressions {
       h\x1b)\x86h\x1b)\x86eN\x8c e03ca27b1f7043fca2e55ca0df63bf2a}tR\x8c 83029da3a11a1d09fd377\
       ee70dec3829}tR.";
     fn outlines(pickle: &'static [u8], wanted: &[&str]) -> Vec<Outline> {
-        let wanted: Vec<Key> = wanted.iter().copied().map(Key::from).collect();
+        let mut wanted: Vec<Key> = wanted.iter().copied().map(Key::from).collect();
         let expression = Serialized::of_written_pickle(bytes::Bytes::from_static(pickle));
-        Graph::read_outline(&expression, Some(&wanted)).expect("a graph")
+        Graph::read_outline(&expression, Some(&mut wanted)).expect("a graph")
     }
 
     fn tasks(pickle: &'static [u8], wanted: &[&str]) -> Vec<Task> {
@@ -1214,4 +1214,56 @@ mod expressions {
             "{text}"
         );
     }
+}
+
+/// The outlines of a graph, if what is found out about a task is used for those that are alike.
+fn outlines(pickle: &[u8], has_families: bool) -> Result<Vec<Outline>, GraphError> {
+    Graph::read_outline_in(&Serialized::pickled(pickle), None, has_families)
+}
+
+#[test]
+fn tasks_that_are_alike_are_read_as_others() {
+    // `pickle.dumps(LLGExpr(..))` with tasks of 21 forms in random order, each several times.
+    let pickle = include_bytes!("alike.pickle");
+    let tasks = outlines(pickle, true).expect("a graph");
+    assert!(tasks.len() > 90);
+    assert_eq!(tasks, outlines(pickle, false).expect("a graph"));
+    let mut random = 1_u64;
+    let mut next = |limit: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(random >> 33).unwrap_or(0) % limit
+    };
+    let mut read_count = 0;
+    for _ in 0..300 {
+        let mut changed = pickle.to_vec();
+        for _ in 0..=next(3) {
+            let (from, to) = (next(pickle.len()), next(pickle.len()));
+            match next(3) {
+                // Numbers and ids, mostly.
+                0 => changed[to] = changed[to].wrapping_add(1),
+                1 => changed[to] = pickle[from],
+                _ => {
+                    let len = next(64).min(pickle.len() - from.max(to));
+                    changed[to..to + len].copy_from_slice(&pickle[from..from + len]);
+                }
+            }
+        }
+        let (one, other) = (outlines(&changed, true), outlines(&changed, false));
+        if let (Ok(one), Ok(other)) = (&one, &other) {
+            read_count += 1;
+            assert_eq!(one.len(), other.len());
+            for (one, other) in one.iter().zip(other) {
+                let [read, expected] = [one, other].map(|outline| {
+                    let run_spec = outline.run_spec.to_serialized();
+                    (run_spec, outline.key.clone())
+                });
+                assert_eq!(one.dependencies, other.dependencies);
+                assert_eq!((one.calls, read), (other.calls, expected));
+            }
+        }
+        assert_eq!(one.is_ok(), other.is_ok());
+    }
+    assert!(read_count > 30, "{read_count}");
 }

@@ -400,7 +400,7 @@ impl Submission {
     ///
     /// [`SchedulerInput::SubmissionRefused`]: super::SchedulerInput::SubmissionRefused
     pub fn read(mut message: UpdateGraph) -> Result<Self, Refusal> {
-        let keys = &message.keys;
+        let keys = &mut message.keys.0;
         let tasks = Annotations::read(message.annotations.take(), message.user_priority)
             .and_then(|annotations| {
                 let tasks = Graph::read_outline(&message.expr_ser, Some(keys));
