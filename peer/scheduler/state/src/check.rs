@@ -253,7 +253,8 @@ impl State {
             let rest = |places: Places| {
                 let wait = |load: super::classes::Load| (load.wait, load.busy);
                 let load = places.load.map(wait);
-                let (wait, actors) = (places.start.wait, places.actor_count);
+                let wait = (!worker.is_start_stale).then_some(places.start.wait);
+                let actors = places.actor_count;
                 (wait, load, places.is_idle, places.has_surplus, actors)
             };
             if worker.is_running {

@@ -46,7 +46,7 @@ impl State {
             }
         }
         self.update_load(on);
-        self.todo.has_room.insert(on);
+        self.todo.has_room.push(on);
     }
 
     /// Whether a worker has a slot for a task, and none of the tasks that wait comes before it.
@@ -127,6 +127,7 @@ impl State {
     /// dependency, and of many workers that a task names, only [`MAX_COMPARED`] are compared.
     pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
         let random = next_random(&mut self.random);
+        self.update_starts();
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
         let group = &self.groups[run_spec.group];
@@ -257,19 +258,27 @@ impl State {
 
     /// Sends tasks to the workers whose load may have changed, and those of the pool to any.
     pub(super) fn send_tasks(&mut self) {
-        let touched = core::mem::take(&mut self.todo.has_room);
+        let mut touched = core::mem::take(&mut self.todo.has_room);
+        touched.sort_unstable();
+        touched.dedup();
         for on in &touched {
             self.send_queued(*on);
         }
         if self.pool.len() > 0 || self.todo.has_sendable {
             self.send_pool();
-            // Tasks in their queues may have waited for tasks of the pool.
-            for on in &touched {
-                self.send_queued(*on);
+            if self.queued_count > 0 {
+                // Tasks in their queues may have waited for tasks of the pool.
+                for on in &touched {
+                    self.send_queued(*on);
+                }
             }
         }
         if self.queued_count > 0 {
-            self.todo.unbalanced.extend(touched);
+            self.todo.unbalanced.extend(&touched);
+        }
+        if self.todo.has_room.is_empty() {
+            touched.clear();
+            self.todo.has_room = touched;
         }
     }
 

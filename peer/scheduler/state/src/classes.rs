@@ -97,17 +97,21 @@ impl State {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
-        let places = Places::of(worker);
-        let before = core::mem::replace(&mut worker.places, places);
+        let mut places = Places::of(worker);
+        let before = worker.places;
+        if before.start != places.start {
+            // Few tasks are assigned by it.
+            if !core::mem::replace(&mut worker.is_start_stale, true) {
+                self.stale_starts.push(id);
+            }
+            places.start = before.start;
+        }
+        worker.places = places;
         if before == places {
             return;
         }
         for class in &worker.classes {
             let class = &mut self.classes[*class];
-            if before.start != places.start {
-                class.by_start.remove(&(before.start, id));
-                class.by_start.insert((places.start, id));
-            }
             if before.load != places.load {
                 if let Some(load) = before.load {
                     class.with_room.remove(&(load, id));
@@ -120,19 +124,34 @@ impl State {
                 class.by_actors.remove(&(before.actor_count, id));
                 class.by_actors.insert((places.actor_count, id));
             }
-            match places.is_idle {
-                true => class.idle.insert(id),
-                false => class.idle.remove(&id),
-            };
+            if before.is_idle != places.is_idle {
+                put(&mut class.idle, id, places.is_idle);
+            }
         }
-        match places.is_idle {
-            true => self.idle.insert(id),
-            false => self.idle.remove(&id),
-        };
-        match places.has_surplus {
-            true => self.with_surplus.insert(id),
-            false => self.with_surplus.remove(&id),
-        };
+        if before.is_idle != places.is_idle {
+            put(&mut self.idle, id, places.is_idle);
+        }
+        if before.has_surplus != places.has_surplus {
+            put(&mut self.with_surplus, id, places.has_surplus);
+        }
+    }
+
+    /// Updates the places of workers by the time in which they can start a task, before these are
+    /// compared.
+    pub(super) fn update_starts(&mut self) {
+        while let Some(id) = self.stale_starts.pop() {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                continue;
+            };
+            worker.is_start_stale = false;
+            let start = Places::of(worker).start;
+            let before = core::mem::replace(&mut worker.places.start, start);
+            for class in &worker.classes {
+                let class = &mut self.classes[*class];
+                class.by_start.remove(&(before, id));
+                class.by_start.insert((start, id));
+            }
+        }
     }
 
     /// Adds a worker that starts to accept tasks to the indexes, and has tasks without a worker
@@ -156,11 +175,15 @@ impl State {
         }
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.classes = classes;
-            worker.places = places;
+            // The only index with workers that do not run.
+            worker.places = Places {
+                has_surplus: worker.places.has_surplus,
+                ..places
+            };
         }
         self.update_load(id);
         self.add_to_groups(id);
-        self.todo.has_room.insert(id);
+        self.todo.has_room.push(id);
         self.retry_without_worker(id);
     }
 
@@ -237,4 +260,12 @@ impl State {
             false => has_python || (is_replaced && !calls.python),
         }
     }
+}
+
+/// Inserts a worker into a set, or removes it.
+fn put(set: &mut BTreeSet<WorkerId>, id: WorkerId, is_in: bool) {
+    match is_in {
+        true => set.insert(id),
+        false => set.remove(&id),
+    };
 }

@@ -127,6 +127,8 @@ impl PrefixTotals {
 pub(super) struct KeyGroups {
     groups: Table<KeyGroup>,
     by_name: HashMap<Arc<str>, KeyGroupId>,
+    /// The group of the last task that was added.
+    recent: KeyGroupId,
     last_serial: u64,
     prefixes: Table<Prefix>,
     by_prefix: HashMap<Arc<str>, PrefixId>,
@@ -143,6 +145,7 @@ impl KeyGroups {
         let mut groups = Self {
             groups: Table::default(),
             by_name: HashMap::new(),
+            recent: OTHERS_ID,
             last_serial: 0,
             prefixes: Table::default(),
             by_prefix: HashMap::new(),
@@ -166,7 +169,14 @@ impl KeyGroups {
     pub(super) fn add(&mut self, key: &Key) -> KeyGroupId {
         let name = key.group();
         let name = beginning(&name);
-        let id = match self.by_name.get(name) {
+        // Most tasks have the group of the one before.
+        let recent = self.groups.get(self.recent);
+        let is_recent = recent.is_some_and(|group| *group.name == *name);
+        let known = match is_recent {
+            true => Some(&self.recent),
+            false => self.by_name.get(name),
+        };
+        let id = match known {
             Some(id) => *id,
             None if self.by_name.len() >= MAX_COUNT => OTHERS_ID,
             None => {
@@ -174,6 +184,7 @@ impl KeyGroups {
                 self.insert_group(name, prefix)
             }
         };
+        self.recent = id;
         self.groups[id].counts.0[StateName::Released as usize] += 1;
         self.totals.0[StateName::Released as usize] += 1;
         id

@@ -142,9 +142,10 @@ pub use data::REPLACED;
 use groups::{Group, GroupId, GroupKey};
 use journal::{Held, Journal};
 use key_groups::KeyGroups;
+use line::Line;
 use members::Members;
 use metadata::Metadata;
-use model::{Client, Kind, Priority, Queue, Task, TaskId, Worker};
+use model::{Client, Kind, Priority, Task, TaskId, Worker};
 use no_worker::Waiting;
 use pool::Pool;
 use recording::Recorder;
@@ -217,6 +218,7 @@ mod grace;
 mod groups;
 mod journal;
 mod key_groups;
+mod line;
 mod members;
 mod memory;
 mod metadata;
@@ -469,6 +471,8 @@ pub struct State {
     with_surplus: BTreeSet<WorkerId>,
     /// The worker at which the next search for tasks that are not started begins.
     last_asked: WorkerId,
+    /// The workers whose places by the time in which they can start a task are not up to date.
+    stale_starts: Vec<WorkerId>,
     /// The workers that accept no tasks.
     not_running: BTreeSet<WorkerId>,
     /// The workers with data to delete.
@@ -600,11 +604,11 @@ struct Todo {
     retried: BTreeMap<GroupId, Option<(Priority, TaskId)>>,
     /// Groups with tasks in the pool that no running worker runs any more.
     stranded: BTreeSet<GroupId>,
-    ready: Queue,
+    ready: Line,
     /// Whether tasks of the pool could be sent.
     has_sendable: bool,
     /// Workers whose load may have changed.
-    has_room: BTreeSet<WorkerId>,
+    has_room: Vec<WorkerId>,
     /// Workers whose load has changed while tasks were in queues.
     unbalanced: BTreeSet<WorkerId>,
 }
@@ -656,6 +660,7 @@ impl State {
             idle: BTreeSet::new(),
             with_surplus: BTreeSet::new(),
             last_asked: WorkerId(0),
+            stale_starts: Vec::new(),
             not_running: BTreeSet::new(),
             with_deletions: BTreeSet::new(),
             by_silence: BTreeSet::new(),

@@ -72,7 +72,11 @@ impl Ord for Priority {
             } = *priority;
             (is_root, generation, order, submission)
         };
-        (self.user.total_cmp(&other.user)).then_with(|| rest(self).cmp(&rest(other)))
+        // Nearly all users have the same.
+        match self.user.to_bits() == other.user.to_bits() {
+            true => rest(self).cmp(&rest(other)),
+            false => self.user.total_cmp(&other.user),
+        }
     }
 }
 
@@ -355,6 +359,8 @@ pub(super) struct Worker {
     pub(super) classes: Vec<ClassId>,
     /// Where the indexes of workers have it.
     pub(super) places: Places,
+    /// Whether its place by the time in which it can start a task is not up to date.
+    pub(super) is_start_stale: bool,
     pub(super) unmanaged: Unmanaged,
 }
 

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use super::durations::Work;
 use super::groups::GroupId;
-use super::model::{Priority, Queue, TaskId, TaskStage, Worker};
+use super::line::Line;
+use super::model::{Priority, TaskId, TaskStage, Worker};
 use super::{State, WorkerId};
 
 /// Maximum size in bytes of the inputs of a task in the pool. Larger ones decide where it runs, as
@@ -21,7 +22,7 @@ const MAX_INPUT: u64 = 1 << 20;
 /// functions that their tasks call, so that there are at most eight.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    queues: BTreeMap<GroupId, Queue>,
+    queues: BTreeMap<GroupId, Line>,
     len: usize,
     /// The work of the tasks.
     work: Work,

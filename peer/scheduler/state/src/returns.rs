@@ -355,7 +355,7 @@ impl State {
         self.processing_count += 1;
         self.set_stage(id, TaskStage::Processing(on));
         self.update_load(on);
-        self.todo.has_room.insert(on);
+        self.todo.has_room.push(on);
         true
     }
 

@@ -596,10 +596,12 @@ fn ordered(
             entry.insert(annotations.with_layer(layer)?);
         }
     }
-    let keys = tasks.iter().map(|task| &task.key);
-    let index: HashMap<&Key, usize> = keys.zip(0..).collect();
-    if index.len() != tasks.len() {
-        return Err(RefusalReason::DuplicateKey);
+    let mut index: HashMap<&Key, usize> = HashMap::new();
+    if tasks.iter().any(|task| !task.dependencies.is_empty()) {
+        index.extend(tasks.iter().map(|task| &task.key).zip(0..));
+        if index.len() != tasks.len() {
+            return Err(RefusalReason::DuplicateKey);
+        }
     }
     let dependencies: Vec<Vec<Dependency>> = tasks
         .iter()

@@ -155,7 +155,7 @@ impl State {
                     worker.work.remove(task.expected);
                     self.dequeue(id, on);
                     self.remove_actor(id, on);
-                    self.todo.has_room.insert(on);
+                    self.todo.has_room.push(on);
                 }
             }
             TaskStage::Processing(on) => {
@@ -169,7 +169,7 @@ impl State {
                     worker.give_resources(&run_spec.demands.resources);
                     self.processing_count -= 1;
                     self.remove_actor(id, on);
-                    self.todo.has_room.insert(on);
+                    self.todo.has_room.push(on);
                     return Some(on);
                 }
             }

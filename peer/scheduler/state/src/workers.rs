@@ -133,6 +133,7 @@ impl State {
             silent_since: self.now,
             classes: Vec::new(),
             places: Places::default(),
+            is_start_stale: false,
             unmanaged: Unmanaged::default(),
         };
         let Worker {
@@ -189,7 +190,7 @@ impl State {
         self.set_stimulus("drained");
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.unwritten_len = 0;
-            self.todo.has_room.insert(id);
+            self.todo.has_room.push(id);
             self.settle();
         }
     }
@@ -292,7 +293,7 @@ impl State {
                     && worker.long_running.insert(task)
                 {
                     worker.work.remove(self.tasks[task].expected);
-                    self.todo.has_room.insert(id);
+                    self.todo.has_room.push(id);
                 }
             }
             FromWorker::StealResponse(message) => self.steal_response(id, &message),
@@ -354,7 +355,7 @@ impl State {
             self.not_running.insert(id);
             self.stop_running(id);
             self.requeue(id);
-            self.todo.has_room.insert(id);
+            self.todo.has_room.push(id);
             self.empty_pool();
         }
     }
@@ -426,7 +427,8 @@ impl State {
         self.processing_count -= worker.processing.len();
         self.thread_count -= u64::from(worker.thread_count);
         self.packages.remove(&worker.packages);
-        self.todo.has_room.remove(&id);
+        self.todo.has_room.retain(|other| *other != id);
+        self.stale_starts.retain(|other| *other != id);
         self.empty_pool();
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
             let message = RemoveWorker {
