@@ -108,7 +108,11 @@ impl<'t, 'p> Pattern<'t, 'p> {
 
     /// Whether [`own`](Self::own) has a value.
     pub fn has(&self, part: Node<'t, 'p>) -> bool {
-        self.own.binary_search(&part.id).is_ok()
+        // Nearly all of them have consecutive ids.
+        let first = self.own.first().copied().unwrap_or(0);
+        let place = part.id.checked_sub(first).map(to_usize);
+        let is_there = place.is_some_and(|place| self.own.get(place) == Some(&part.id));
+        is_there || self.own.binary_search(&part.id).is_ok()
     }
 
     /// Whether a value that was created later is like it: apart from numbers, strings and bytes, which are of the

@@ -142,7 +142,8 @@ impl State {
             }
             // The worker asks for others if it cannot fetch the data from any of these.
             let holders = some(&dependency.who_has, random);
-            let holders = holders.filter_map(|id| Some(self.workers.get(id)?.address.to_string()));
+            let holders =
+                holders.filter_map(|id| Some((*self.workers.get(id)?.address).to_owned()));
             message.who_has.push((key.clone(), holders.collect()));
             message.nbytes.push((key.clone(), dependency.nbytes));
         }
