@@ -72,9 +72,13 @@ impl Simulation {
         let mut undelivered = worker.outbox.split_off(lost);
         worker.outbox.clear();
         let mut running = Vec::new();
+        let data = &worker.data;
         undelivered.retain(|message| {
             let (key, run_id) = match message {
-                FromWorker::TaskFinished(message) => (&message.key, message.run_id),
+                // The data may have been deleted since.
+                FromWorker::TaskFinished(message) if data.contains(&message.key) => {
+                    (&message.key, message.run_id)
+                }
                 FromWorker::TaskErred(message) => (&message.key, message.run_id),
                 _ => return false,
             };
