@@ -3,6 +3,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daskwire_comm::ErrorKind;
 use daskwire_comm::tls::rustls;
 use daskwire_comm::tls::rustls::pki_types::CertificateDer;
 use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
@@ -499,7 +500,8 @@ async fn the_page_is_encrypted_if_there_is_a_certificate() {
         opened.set_modified(changed).expect("it is set");
     };
     replace(&vec![b' '; content.len()]);
-    https.reload_if_changed().expect_err("no certificate");
+    let empty = https.reload_if_changed().expect_err("no certificate");
+    assert_eq!(empty.kind(), ErrorKind::Invalid);
     replace(&content);
     assert!(https.reload_if_changed().expect("valid files"));
     assert!(is_served(fetch(port, &certificate, false)));
@@ -511,7 +513,9 @@ async fn the_page_is_encrypted_if_there_is_a_certificate() {
     assert_eq!(fetch(port, &certificate, false), "");
     assert!(is_served(fetch(port, &certificate, true)));
     let missing = Https::new(TlsFiles::new(directory.join("none"), &file));
-    assert!(missing.is_err_and(|error| error.to_string().contains("none: ")));
+    let missing = missing.expect_err("no file");
+    assert!(missing.to_string().contains("none: "), "{missing}");
+    assert_eq!(missing.kind(), ErrorKind::System);
     std::fs::remove_dir_all(&directory).expect("removed");
 }
 

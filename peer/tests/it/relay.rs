@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommError, CommOptions};
+use daskwire_comm::{Address, CommError, CommOptions, ErrorKind};
 use daskwire_peer::relay::{Options, RelayError, RelayStats, relay, serve};
 use daskwire_testing::certificate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
@@ -12,6 +12,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 type Outcome = Result<(RelayStats, RelayStats), RelayError>;
+
+#[test]
+fn a_connection_that_is_reset_may_be_tried_again() {
+    let error = RelayError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+    assert_eq!(error.kind(), ErrorKind::Connection);
+    assert!(error.is_retryable());
+    let error = RelayError::from(std::io::Error::from_raw_os_error(24));
+    assert_eq!(
+        (error.kind(), error.is_retryable()),
+        (ErrorKind::System, false)
+    );
+}
 
 /// Starts a relay whose pipes hold `room` bytes. Returns both peers' ends and its task.
 fn between(room: usize) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Outcome>) {
