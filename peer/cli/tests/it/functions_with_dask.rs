@@ -252,6 +252,12 @@ async fn async_functions_wait_and_submit_tasks() {
     let error = cluster.try_python("client.submit(native('fail')).result()");
     let expected = "RuntimeError: invalid digit found in string";
     assert_eq!(error, Err(expected.to_owned()));
+    // Else the scheduler warns of results that the worker takes along.
+    let code = "import time\n\
+                left = lambda dask_scheduler: any(t.who_has for t in dask_scheduler.tasks.values())\n\
+                while client.run_on_scheduler(left): time.sleep(0.01)\n\
+                'released'";
+    assert_eq!(cluster.python(code), "'released'");
     worker.close().await;
     let code = "f = client.submit(operator.neg, 1)\nf.result()";
     assert_eq!(cluster.python(code), "-1");
