@@ -4,7 +4,7 @@ scheduler, the bytes that workers fetched from each other, and the peak memory o
 Usage: PYTHON peer/cli/benches/schedulers.py SCHEDULER WORKERS DASKWIRE
 
 SCHEDULER and WORKERS are `dask` or `daskwire`, and DASKWIRE is the path of the command. PYTHON has
-distributed, dask[array] and psutil. Compare the lines of runs with both schedulers, one after the other.
+distributed, dask with array and dataframe, and psutil. Compare the lines of runs with both schedulers, one after the other.
 """
 
 import contextlib
@@ -17,7 +17,9 @@ import threading
 import time
 
 import dask.array
+import dask.dataframe
 import numpy
+import pandas
 import psutil
 from distributed import Client, wait
 
@@ -70,9 +72,8 @@ def pipeline(client):
 
 
 def compute(client, collection):
-    """Computes a collection of one number, whose tasks the client makes."""
-    (result,) = client.get(dict(collection.__dask_graph__()), collection.__dask_keys__())
-    return float(result)
+    """Computes a collection of one number."""
+    return float(client.compute(collection).result())
 
 
 def transposed(client):
@@ -85,6 +86,33 @@ def centred(client):
     """The sum of (x - x.mean(axis=0)) ** 2, for an array of 128 MB."""
     x = dask.array.arange(16_000_000, chunks=1_000_000).reshape((4000, 4000))
     return compute(client, ((x - x.mean(axis=0)) ** 2).sum())
+
+
+def frame():
+    """A data frame of 128 MB, whose groups are in all of its 64 parts."""
+
+    def part(number):
+        keys = numpy.arange(number, number + 62_500) % 1000
+        columns = {"group": keys, "a": keys * 0.5, "b": keys * 2.0, "c": keys * 1.0}
+        return pandas.DataFrame(columns)
+
+    return dask.dataframe.from_map(part, range(64), meta=part(0))
+
+
+def grouped(client):
+    """The means of groups of a data frame of 128 MB, summed."""
+    return compute(client, frame().groupby("group").mean().sum().sum())
+
+
+def shuffled(client, method="tasks"):
+    """A data frame of 128 MB, shuffled by tasks, and the sum of a function of each part."""
+    moved = frame().shuffle("group", shuffle_method=method, force=True)
+    return compute(client, moved.map_partitions(lambda part: part.a * part.b, meta=("x", float)).sum())
+
+
+def shuffled_p2p(client):
+    """The same, by P2P."""
+    return shuffled(client, "p2p")
 
 
 def leaving(client):
@@ -118,7 +146,7 @@ def main():
     python = sys.executable
     dask = [python, "-m", "distributed.cli.dask_scheduler"]
     options = ["--host", "127.0.0.1", "--no-dashboard"]
-    command = {"dask": dask, "daskwire": [daskwire, "scheduler"]}[scheduler]
+    command = {"dask": dask, "daskwire": [daskwire, "scheduler", "--python", python]}[scheduler]
     with contextlib.ExitStack() as stack:
         ready = "Scheduler at:"
         serving = stack.enter_context(started([*command, *options, "--port", "0"], ready))
@@ -150,6 +178,9 @@ def main():
             pipeline,
             transposed,
             centred,
+            grouped,
+            shuffled,
+            shuffled_p2p,
         ):
             measure(program, client, scheduler, running)
         start_worker()
