@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 
 warnings.simplefilter("ignore")
@@ -375,6 +376,75 @@ def limits(client):
     assert fine.compute() == 4
 
 
+class ActsWhenPickled:
+    """An object that does something when a process of the scheduler pickles it."""
+
+    def __init__(self, what):
+        self.what = what
+
+    def __reduce__(self):
+        if "daskwire.scheduler" in sys.modules:
+            exec(self.what, {})
+        return ActsWhenPickled, (self.what,)
+
+
+def block(path, _):
+    """A block of an array, which says by a file that it was made."""
+    with open(path, "a") as file:
+        file.write("x")
+    return numpy.ones(1)
+
+
+def summed(path, what):
+    """The sum of an array of 3,000 blocks. The process that converts the graph waits with the last of them
+    until a block is made, and then does something."""
+    count = 3000
+    name = f"blocks-{uuid.uuid4().hex}"
+    waits = f"""
+import os, signal, time
+end = time.monotonic() + 60
+while not os.path.exists({path!r}):
+    if time.monotonic() > end:
+        raise RuntimeError("no task has run")
+    time.sleep(0.05)
+{what}
+"""
+    tasks = {(name, n): (block, path, None) for n in range(count - 1)}
+    tasks[name, count - 1] = (block, path, ActsWhenPickled(waits))
+    return da.Array(tasks, name, chunks=((1,) * count,), dtype=float).sum()
+
+
+def early(client):
+    """Tasks run while others are pickled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "made")
+        assert summed(path, "").compute() == 3000
+        assert os.path.getsize(path) == 3000, "each ran once"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "made")
+        killed = os.path.join(folder, "killed")
+        kill = f"""
+if not os.path.exists({killed!r}):
+    open({killed!r}, "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        assert summed(path, kill).compute() == 3000
+        assert os.path.exists(killed)
+        assert os.path.getsize(path) == 3000, "each ran once"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "made")
+        try:
+            summed(path, "raise ValueError('unpicklable')").compute()
+            raise AssertionError("no error")
+        except ValueError as error:
+            assert str(error) == "unpicklable", error
+    # Nothing is left of the graph that failed.
+    end = time.monotonic() + 10
+    while client.sync(client.scheduler.dump_state)["tasks"]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def others(client):
     """While a graph is converted, later messages of its client wait, and others do not."""
     slow = client.compute(submitted_with("time.sleep(8)").sum())
@@ -391,7 +461,7 @@ def others(client):
 
 
 CHECKS = [
-    array, bag, delayed_values, persisted, futures, annotated, unoptimized, errors,
+    array, bag, delayed_values, persisted, futures, annotated, unoptimized, errors, early,
     frame, labelled, needs_python, limits, others, pickled, deep, shared,
 ]
 

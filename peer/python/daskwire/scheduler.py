@@ -19,6 +19,7 @@ import pickle as builtin_pickle
 import sys
 import textwrap
 import uuid
+from itertools import takewhile
 from operator import attrgetter, methodcaller
 from types import BuiltinFunctionType, FunctionType, MethodType
 
@@ -140,30 +141,22 @@ class Dumper:
             return pickle.dumps(task)
         return file.getvalue()
 
-    def dump_together(self, tasks, start):
-        """Returns the pickle of a tuple of the tasks from `start` on, as many as a batch may have, and
-        their number.
+    def dump_together(self, tasks):
+        """Returns the pickle of a tuple of tasks, or nothing if one of them fails.
 
         What they share, such as the names of functions, is in it once, which makes it several times
-        shorter than a pickle of each, and faster to make. There is no pickle if that is of no use, or
-        if one of these tasks fails.
+        shorter than a pickle of each, and faster to make.
         """
-        while True:
-            if self.count == 1:
-                return None, BATCH_COUNT
-            some = tuple(tasks[start : start + self.count])
-            file = BatchFile()
-            try:
-                Pickler(file, self.pickles).dump(some)
-            except FullError:
-                self.count = max(1, len(some) // 8)
-                continue
-            except Exception:
-                # A task that only `distributed` can pickle, or the error of one.
-                return None, len(some)
-            pickled = file.getvalue()
-            self.adapt(len(pickled))
-            return pickled, len(some)
+        file = BatchFile()
+        try:
+            Pickler(file, self.pickles).dump(tuple(tasks))
+        except FullError:
+            raise
+        except Exception:
+            # A task that only `distributed` can pickle, or the error of one.
+            return None
+        self.adapt(file.tell())
+        return file.getvalue()
 
     def dump_each(self, tasks):
         """Returns the pickles of the first tasks, as many as a batch may have. A task may be a pickle
@@ -177,10 +170,54 @@ class Dumper:
         self.adapt(length)
         return pickles
 
+    def messages(self, tasks, is_separate):
+        """Yields messages with the pickles of tasks, which are pickled together unless `is_separate`, or
+        unless they are pickles already."""
+        start = 0
+        while start < len(tasks):
+            some = tasks[start : start + BATCH_COUNT]
+            pickled, run_specs = None, []
+            if type(some[0]) is bytes:
+                some = list(takewhile(is_pickle, some))
+            elif not is_separate and self.count > 1:
+                some = list(takewhile(is_object, some[: self.count]))
+                try:
+                    pickled = self.dump_together(some)
+                except FullError:
+                    self.count = max(1, len(some) // 8)
+                    continue
+            count = len(some)
+            if pickled is None:
+                run_specs = self.dump_each(some)
+                count = len(run_specs)
+            # Not kept until the others are pickled.
+            tasks[start : start + count] = [None] * count
+            start += count
+            yield message_of(pickled or b"", run_specs)
+
     def adapt(self, length):
         """Has more tasks pickled together if their pickles were short."""
         if length < BATCH_LEN // 4:
             self.count = min(2 * self.count, BATCH_COUNT)
+
+
+def is_pickle(task):
+    """Returns whether a task is a pickle already."""
+    return type(task) is bytes
+
+
+def is_object(task):
+    """Returns whether a task is not a pickle yet."""
+    return type(task) is not bytes
+
+
+def message_of(pickled, run_specs):
+    """Returns a message with the pickle of several tasks, or with pickles of a task each."""
+    large = None
+    if run_specs and len(run_specs[-1]) >= BATCH_LEN:
+        # In a frame of its own: the length of the others is limited.
+        large = Serialized({"serializer": "pickle", "writeable": ()}, [run_specs.pop()])
+    return {"op": "graph-pickles", "tasks": pickled, "run_specs": run_specs, "large": large}
 
 
 def may_be_large(part):
@@ -352,10 +389,11 @@ def calls(task):
     return PYTHON
 
 
-def convert_graph(message):
+def convert_graph(message, receive):
     """Converts the expression of an `update-graph` message to tasks, as Dask's scheduler does.
 
-    The scheduler sorts them.
+    The scheduler sorts them, and asks for their pickles in its order, so that the first of them can run
+    while the others are pickled.
     """
     try:
         expression = message["expr_ser"].load()
@@ -372,18 +410,17 @@ def convert_graph(message):
         dsk = cull(dsk, message["keys"])
     del expression
     annotations = Annotations(by_name, of_all)
-    shared, tasks = find_shared(dsk)
-    keys = list(dsk)
-    index = {key: place for place, key in enumerate([*tasks, *keys])}
-    dumper = Dumper()
-    is_separate = message["separately"]
+    shared, pickles = find_shared(dsk)
+    index = {key: place for place, key in enumerate([*pickles, *dsk])}
+    tasks = list(pickles.values())
+    task = None
     batch = Batch(annotations)
-    for key, run_spec in tasks.items():
-        batch.add(key, [], [], annotations.of_shared(), VALUE, run_spec)
-    yield from batch.messages(dumper, is_separate=True)
-    del tasks
-    batch = Batch(annotations)
-    for key in keys:
+    for key in pickles:
+        batch.add(key, [], [], annotations.of_shared(), VALUE)
+    for key in list(dsk):
+        if len(batch.keys) >= BATCH_COUNT:
+            yield batch.message(is_last=False)
+            batch = Batch(annotations)
         task = dsk.pop(key)
         if shared:
             task = refer(task, shared)
@@ -394,12 +431,13 @@ def convert_graph(message):
                 outside.append(plain_key(dependency))
             elif dependency != key:
                 inside.append(number)
-        annotated = annotations.of_task(key)
-        batch.add(plain_key(key), inside, outside, annotated, calls(task), task)
-        if len(batch.keys) == BATCH_COUNT:
-            yield from batch.messages(dumper, is_separate)
-            batch = Batch(annotations)
-    yield from batch.messages(dumper, is_separate)
+        batch.add(plain_key(key), inside, outside, annotations.of_task(key), calls(task))
+        tasks.append(task)
+    yield batch.message(is_last=True)
+    # Neither these nor tasks that are not needed are kept while the others are pickled.
+    del index, pickles, dsk, batch, task
+    tasks = [tasks[number] for number in receive()["order"]]
+    yield from Dumper().messages(tasks, message["separately"])
 
 
 class Batch:
@@ -408,55 +446,32 @@ class Batch:
     def __init__(self, annotations):
         self.annotations = annotations
         self.keys, self.dependencies, self.outside = [], [], []
-        self.annotated, self.calls, self.tasks = [], [], []
+        self.annotated, self.calls = [], []
 
-    def add(self, key, dependencies, outside, annotated, calls, task):
-        """Adds a task, or the pickle of one."""
+    def add(self, key, dependencies, outside, annotated, calls):
+        """Adds a task."""
         self.keys.append(key)
         self.dependencies.append(dependencies)
         self.outside.append(outside)
         self.annotated.append(annotated)
         self.calls.append(calls)
-        self.tasks.append(task)
 
-    def messages(self, dumper, is_separate):
-        """Yields messages with the tasks, which are pickled together unless `is_separate`."""
-        start = 0
-        while start < len(self.tasks):
-            pickled, count = None, BATCH_COUNT
-            if not is_separate:
-                pickled, count = dumper.dump_together(self.tasks, start)
-            run_specs = []
-            if pickled is None:
-                run_specs = dumper.dump_each(self.tasks[start : start + count])
-                count = len(run_specs)
-            # Not kept until the others are pickled.
-            self.tasks[start : start + count] = [None] * count
-            yield self.message(start, start + count, pickled or b"", run_specs)
-            start += count
-
-    def message(self, start, stop, tasks, run_specs):
-        """Returns a message with some of the tasks."""
-        large = None
-        if run_specs and len(run_specs[-1]) >= BATCH_LEN:
-            # In a frame of its own: the length of the others is limited.
-            large = Serialized({"serializer": "pickle", "writeable": ()}, [run_specs.pop()])
+    def message(self, is_last):
+        """Returns a message with the tasks."""
         new, self.annotations.new = self.annotations.new, []
         return {
             "op": "graph-tasks",
+            "keys": self.keys,
+            "dependencies": self.dependencies,
+            "outside": self.outside,
+            "annotated": self.annotated,
+            "calls": self.calls,
             "annotations": new,
-            "keys": self.keys[start:stop],
-            "dependencies": self.dependencies[start:stop],
-            "outside": self.outside[start:stop],
-            "annotated": self.annotated[start:stop],
-            "calls": self.calls[start:stop],
-            "tasks": tasks,
-            "run_specs": run_specs,
-            "large": large,
+            "is_last": is_last,
         }
 
 
-def create_shuffle_run(message):
+def create_shuffle_run(message, receive):
     """Assigns the outputs of a P2P shuffle to workers, as the plugin of Dask's scheduler does."""
     spec = message["barrier"].load().spec
     # Tasks that use outputs of several shuffles need them on the same worker.
@@ -484,7 +499,8 @@ def create_shuffle_run(message):
     }
 
 
-# The generators of answers, by the `op` of the request.
+# The generators of answers, by the `op` of the request. They take it, and a function that receives what the
+# scheduler sends meanwhile.
 REQUESTS = {"convert-graph": convert_graph, "create-shuffle-run": create_shuffle_run}
 
 
@@ -509,28 +525,44 @@ def erred(error):
     }
 
 
+class ClosedError(Exception):
+    """The scheduler has closed the socket."""
+
+
 def serve(link):
     """Answers requests until the scheduler closes the socket."""
-    link.send(worker.write({"op": "ready"}))
-    while True:
+
+    def receive():
         try:
             frames, descriptors = link.receive()
-        except (EOFError, ConnectionError):
-            return
+        except (EOFError, ConnectionError) as error:
+            raise ClosedError from error
         for descriptor in descriptors:
             os.close(descriptor)
-        message = worker.read(frames)
-        del frames
+        return worker.read(frames)
+
+    def send(frames):
+        try:
+            link.send(frames)
+        except BrokenPipeError as error:
+            raise ClosedError from error
+
+    send(worker.write({"op": "ready"}))
+    while True:
+        try:
+            message = receive()
+        except ClosedError:
+            return
         # A graph is many new objects, nearly all of which stay until it is converted: looking for cycles
         # among them takes up to three quarters of the time.
         gc.disable()
         try:
-            for part in REQUESTS[message["op"]](message):
-                link.send(write(part))
+            for part in REQUESTS[message["op"]](message, receive):
+                send(write(part))
             last = {"op": "helper-finished"}
         except SystemExit as end:
             worker.end_process(end)
-        except BrokenPipeError:
+        except ClosedError:
             return
         except BaseException as error:
             last = erred(error)

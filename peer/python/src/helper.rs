@@ -45,8 +45,8 @@ impl Helper {
         Ok(Self { child, link })
     }
 
-    /// Sends a request, and calls `on` with each part of the answer. Blocks. Returns the exception
-    /// of Python, if the answer ended with one.
+    /// Sends a request, and calls `on` with each part of the answer, and the link to send what the helper
+    /// waits for. Blocks. Returns the exception of Python, if the answer ended with one.
     ///
     /// # Errors
     ///
@@ -55,14 +55,14 @@ impl Helper {
     pub fn request(
         &mut self,
         request: &impl Field,
-        mut on: impl FnMut(FromHelper) -> io::Result<()>,
+        mut on: impl FnMut(&mut Link, FromHelper) -> io::Result<()>,
     ) -> io::Result<Result<(), HelperErred>> {
         self.link.send(request)?;
         loop {
             match self.link.receive()? {
                 FromHelper::HelperFinished(_) => return Ok(Ok(())),
                 FromHelper::HelperErred(erred) => return Ok(Err(erred)),
-                part => on(part)?,
+                part => on(&mut self.link, part)?,
             }
         }
     }

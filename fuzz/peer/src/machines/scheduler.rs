@@ -19,8 +19,9 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
 use daskwire_scheduler::state::{
-    Action, ClientId, CreatedRun, Live, MemoryMeasure, NewRun, Place, Policy, Prefixes, RequestId,
-    Restoring, SchedulerInput, Selection, State, Submission, WorkerId,
+    Action, ClientId, CreatedRun, Live, MemoryMeasure, NewRun, Place, Policy, Prefixes, Refusal,
+    RefusalReason, RequestId, Restoring, SchedulerInput, Selection, State, Submission, WorkerId,
+    in_parts,
 };
 
 use super::{BUDGET, sent};
@@ -263,7 +264,10 @@ impl<'c> Cluster<'c> {
                 }
             }
             5 => {
-                self.handle_read(|_| true);
+                if !self.read.is_empty() {
+                    let (_, event) = self.read.remove(0);
+                    self.handle(event);
+                }
                 self.now += Duration::from_millis(self.choices.u16().into());
                 self.handle(SchedulerInput::Tick);
             }
@@ -352,7 +356,7 @@ impl<'c> Cluster<'c> {
     }
 
     /// Handles the message of a client. Every other graph is read at once, and handled later, after
-    /// events of others.
+    /// events of others, and half of these in parts, of which the last may be refused.
     fn client_sent(&mut self, client: ClientId, message: FromClient) {
         let FromClient::UpdateGraph(graph) = message else {
             return self.handle(SchedulerInput::FromClient(client, message));
@@ -361,11 +365,24 @@ impl<'c> Cluster<'c> {
         if self.graph_count % 2 == 1 {
             return self.handle(SchedulerInput::FromClient(client, graph.into()));
         }
-        let read = match Submission::read(graph) {
-            Ok(submission) => SchedulerInput::Submitted(client, submission),
-            Err(refusal) => SchedulerInput::SubmissionRefused(client, refusal),
+        let keys = graph.keys.0.clone();
+        let mut events = match Submission::read(graph) {
+            Ok(submission) if self.graph_count.is_multiple_of(4) => {
+                in_parts(client, submission, || 2)
+            }
+            Ok(submission) => vec![SchedulerInput::Submitted(client, submission)],
+            Err(refusal) => vec![SchedulerInput::SubmissionRefused(client, refusal)],
         };
-        self.read.push((client, read));
+        if self.graph_count.is_multiple_of(16) && events.len() > 1 {
+            let reason = RefusalReason::Helper {
+                error: "it has ended".to_owned(),
+            };
+            let refusal = Refusal::new(keys, reason);
+            events.pop();
+            events.push(SchedulerInput::SubmissionRefused(client, refusal));
+        }
+        self.read
+            .extend(events.into_iter().map(|event| (client, event)));
     }
 
     /// Handles the graphs of some clients that were read.

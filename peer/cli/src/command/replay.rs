@@ -490,7 +490,17 @@ impl Names {
             SchedulerInput::Submitted(id, submission) => {
                 let (wanted, tasks) = submission.counts();
                 let tasks = count(tasks, "task");
-                format!("{} submits {tasks}, and wants {wanted}", self.client(*id))
+                let more = if submission.is_whole() {
+                    ""
+                } else {
+                    " and more"
+                };
+                let client = self.client(*id);
+                format!("{client} submits {tasks}{more}, and wants {wanted}")
+            }
+            SchedulerInput::SubmissionContinued(id, part) => {
+                let tasks = count(part.len(), "task");
+                format!("{} submits {tasks} more", self.client(*id))
             }
             SchedulerInput::SubmissionRefused(id, refusal) => {
                 let keys = count(refusal.keys().len(), "key");

@@ -85,6 +85,13 @@ fn collections_are_computed_by_workers_in_rust_with_python() {
 }
 
 #[test]
+fn tasks_run_while_the_rest_of_their_graph_is_converted() {
+    let scheduler = scheduler(true, &[]);
+    let _worker = worker(scheduler.address(), "one");
+    check(&scheduler, &["early"]);
+}
+
+#[test]
 fn graphs_that_raise_fail_with_the_errors_of_dask() {
     let scheduler = scheduler(true, &[]);
     let _worker = worker(scheduler.address(), "one");

@@ -87,7 +87,8 @@ maps! {
     }
 
     /// Requests a helper to convert a client's expression to tasks. The answer is a number of
-    /// [`GraphTasks`] and the end of an answer, [`HelperFinished`] or [`HelperErred`].
+    /// [`GraphTasks`], then, once the helper has the [`GraphOrder`], a number of [`GraphPickles`], and the end
+    /// of an answer, [`HelperFinished`] or [`HelperErred`].
     ConvertGraph = "convert-graph" {
         /// The expression, as the client sent it.
         expr_ser: Serialized = "expr_ser",
@@ -97,6 +98,13 @@ maps! {
         annotations: Nullable<Value> = "annotations",
         /// Whether each task is to have a pickle of its own. Default: false.
         separately: bool = "separately",
+    }
+
+    /// Asks a helper for the pickles of tasks that it has named with [`GraphTasks`].
+    GraphOrder = "graph-order" {
+        /// The tasks, by number from the first of the answer, in the order in which they are to come. A
+        /// graph that is refused needs none.
+        order: Vec<u64> = "order",
     }
 
     /// Requests a helper to create a run of a P2P shuffle. The answer is a [`ShuffleRun`] and the end
@@ -313,18 +321,11 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
-    /// Returns tasks of a graph, a part of the answer to [`ConvertGraph`], in any order. Each list but
-    /// `annotations` has an item for each task; `run_specs` has none if there are `tasks`, and may
-    /// not have the last one.
+    /// Returns tasks of a graph without their pickles, a part of the answer to [`ConvertGraph`], in any
+    /// order. Each list but `annotations` has an item for each task.
     GraphTasks = "graph-tasks" {
         /// The keys.
         keys: Vec<Key> = "keys",
-        /// The pickle of a tuple of the tasks, as [`split_tuple`](crate::graph::split_tuple) takes it.
-        tasks: Bytes = "tasks",
-        /// The pickles of the tasks, for workers, unless `tasks` has them.
-        run_specs: Vec<Bytes> = "run_specs",
-        /// The pickle of the last task, if it is large and not in `run_specs`.
-        large: Nullable<Serialized> = "large",
         /// The tasks of this graph that each depends on, by number from the first of the answer.
         dependencies: Vec<Vec<u64>> = "dependencies",
         /// The keys outside of the graph that each depends on.
@@ -336,6 +337,19 @@ maps! {
         calls: Vec<u64> = "calls",
         /// The annotations that no earlier part of the answer has, each a dictionary.
         annotations: Vec<Value> = "annotations",
+        /// Whether these are the last tasks.
+        is_last: bool = "is_last",
+    }
+
+    /// Returns the pickles of tasks of a graph, a part of the answer to [`ConvertGraph`], in the order of
+    /// [`GraphOrder`].
+    GraphPickles = "graph-pickles" {
+        /// The pickle of a tuple of tasks, as [`split_tuple`](crate::graph::split_tuple) takes it.
+        tasks: Bytes = "tasks",
+        /// The pickles of tasks, for workers, unless `tasks` has them.
+        run_specs: Vec<Bytes> = "run_specs",
+        /// The pickle of one more task, if it is large.
+        large: Nullable<Serialized> = "large",
     }
 
     /// Returns a run of a shuffle, the answer to [`CreateShuffleRun`].
@@ -480,6 +494,7 @@ ops! {
     FromHelper {
         PythonReady = "ready",
         GraphTasks = "graph-tasks",
+        GraphPickles = "graph-pickles",
         ShuffleRun = "shuffle-run",
         HelperFinished = "helper-finished",
         HelperErred = "helper-erred",

@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 
 pub use options::PythonOptions;
 pub(crate) use plugins::{PluginEvent, PluginProcess, PluginSender};
-use watch::Watch;
+use watch::{Watch, Watched};
 
 /// The helpers of a scheduler.
 #[derive(Debug)]
@@ -85,8 +85,8 @@ impl Python {
         lock_counter(&self.idle).clear();
     }
 
-    /// Has a helper answer a request, once there is a place for it: calls `ask` with it on a thread for what blocks. The helper
-    /// is used again after `ask` has succeeded. Dropping the future ends the helper.
+    /// Has a helper answer a request, once there is a place for it: calls `ask` with it, and with what
+    /// limits its time, on a thread for what blocks. The helper is used again after `ask` has succeeded. Dropping the future ends the helper.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Python {
     async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         places: &Semaphore,
-        ask: impl FnOnce(&mut Helper) -> io::Result<T> + Send + 'static,
+        ask: impl FnOnce(&mut Helper, &Watched) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         // Never closed.
         let _place = places.acquire().await.map_err(io::Error::other)?;
@@ -111,7 +111,7 @@ impl Python {
                 }
             };
             watched.set(&helper.child)?;
-            let answer = ask(&mut helper)?;
+            let answer = ask(&mut helper, &watched)?;
             watched.clear();
             lock_counter(&python.idle).push(helper);
             Ok(answer)

@@ -32,9 +32,9 @@ impl Python {
         let mut is_again = false;
         let answer = loop {
             let request = Arc::clone(&request);
-            let answer = self.ask(&self.shuffle_places, move |helper| {
+            let answer = self.ask(&self.shuffle_places, move |helper, _| {
                 let mut run = None;
-                let erred = helper.request(&*request, |part| match part {
+                let erred = helper.request(&*request, |_, part| match part {
                     FromHelper::ShuffleRun(created) => {
                         run = Some(CreatedRun {
                             run_spec: created.run_spec,

@@ -32,7 +32,7 @@ pub(super) struct Watched(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     child: Option<Arc<ChildProcess>>,
-    /// When the process had to answer.
+    /// When the process had to answer; `None` while it waits.
     since: Option<Instant>,
     /// The reason why the process has to end.
     end: Option<String>,
@@ -125,6 +125,14 @@ impl Watched {
         state.child = Some(Arc::clone(child));
         state.since = Some(Instant::now());
         Ok(())
+    }
+
+    /// Does work for which the process waits, and which does not count as its time.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let used = self.lock().since.take().map(|since| since.elapsed());
+        let result = work();
+        self.lock().since = used.and_then(|used| Instant::now().checked_sub(used));
+        result
     }
 
     /// Removes the process, which has answered.

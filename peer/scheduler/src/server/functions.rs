@@ -208,6 +208,14 @@ impl Shared {
         });
     }
 
+    /// Whether plugins observe events.
+    pub(super) fn is_observed(&self) -> bool {
+        self.with_machine(|machine| {
+            let observer = machine.outbox.observer.as_ref();
+            observer.is_some_and(Observer::has_events)
+        })
+    }
+
     /// The graphs of a client among events, for plugins that observe them.
     pub(super) fn graphs_of(
         &self,
@@ -215,16 +223,12 @@ impl Shared {
         events: &[SchedulerInput],
     ) -> VecDeque<PluginEvent> {
         let graphs = events.iter().filter_map(|event| match event {
-            SchedulerInput::Submitted(_, submission) => Some(submission),
+            // One of which a part came before the first plugin is none that it observes.
+            SchedulerInput::Submitted(_, graph) if graph.is_whole() => Some(graph),
             _ => None,
         });
         let mut graphs = graphs.peekable();
-        let is_wanted = graphs.peek().is_some()
-            && self.with_machine(|machine| {
-                let observer = machine.outbox.observer.as_ref();
-                observer.is_some_and(Observer::has_events)
-            });
-        if !is_wanted {
+        if graphs.peek().is_none() || !self.is_observed() {
             return VecDeque::new();
         }
         graphs

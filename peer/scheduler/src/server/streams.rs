@@ -1,6 +1,8 @@
 //! The streams of clients and workers.
 
 use core::fmt;
+#[cfg(target_os = "linux")]
+use core::pin::pin;
 use core::time::Duration;
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
@@ -17,6 +19,9 @@ use daskwire_rpc::RequestError;
 use daskwire_rpc::batched::{Backlog, BatchSender, BatchWriter};
 use daskwire_rpc::channel::{Channel, Sender};
 
+#[cfg(target_os = "linux")]
+use tokio::sync::mpsc;
+
 use super::plugins::PluginKind;
 use super::{CLOSE_TIMEOUT, SchedulerMachine, Shared};
 use crate::state::{
@@ -26,6 +31,10 @@ use crate::{Notice, Options};
 
 /// Maximum number of messages of a client or worker that are handled before others may come between.
 const MAX_AT_ONCE: usize = 64;
+
+/// Maximum number of parts of a graph that wait to be handled while Python makes the next one.
+#[cfg(target_os = "linux")]
+const MAX_PARTS: usize = 4;
 
 impl Shared {
     pub(super) async fn client_stream(&self, mut channel: Channel, register: RegisterClient) {
@@ -97,13 +106,25 @@ impl Shared {
                         // Earlier messages do not wait for Python.
                         self.handle_all(name, &mut events, &backlog, &mut work)
                             .await;
-                        tokio::select! {
-                            converted = python.convert(*message) => match converted {
-                                Ok(submission) => events.push(SchedulerInput::Submitted(id, submission)),
-                                Err(refusal) => events.extend(refused(id, refusal)),
-                            },
-                            () = backlog.closing() => break 'stream,
-                            _ = writing.finished() => break 'stream,
+                        // A plugin takes graphs as a whole.
+                        let (sender, mut parts) = mpsc::channel(MAX_PARTS);
+                        let sender = (!self.is_observed()).then_some(sender);
+                        let mut converting = pin!(python.convert(id, *message, sender));
+                        let converted = loop {
+                            let mut part = tokio::select! {
+                                Some(part) = parts.recv() => vec![part],
+                                converted = &mut converting => break converted,
+                                () = backlog.closing() => break 'stream,
+                                _ = writing.finished() => break 'stream,
+                            };
+                            self.handle_all(name, &mut part, &backlog, &mut work).await;
+                        };
+                        while let Ok(part) = parts.try_recv() {
+                            events.push(part);
+                        }
+                        match converted {
+                            Ok(last) => events.push(last),
+                            Err(refusal) => events.extend(refused(id, refusal)),
                         }
                     }
                 }
@@ -167,7 +188,8 @@ impl Shared {
                 let mut events = events.by_ref().take(MAX_AT_ONCE);
                 events.find_map(|event| {
                     #[cfg(target_os = "linux")]
-                    if matches!(event, SchedulerInput::Submitted(..))
+                    if let SchedulerInput::Submitted(_, submission) = &event
+                        && submission.is_whole()
                         && let (Some(graph), Some(observer)) =
                             (graphs.pop_front(), &machine.outbox.observer)
                     {

@@ -6,6 +6,7 @@ use super::classes::Places;
 use super::durations::Work;
 use super::model::{Queue, TaskId, TaskStage, Worker};
 use super::slices::{Job, LeftWorker};
+use super::submit::Submitting;
 use super::versions::AllPackages;
 use super::{ClientId, FIRE_AND_FORGET, State, WorkerId};
 
@@ -36,15 +37,14 @@ impl<'s> Left<'s> {
         for id in state.held.iter().flat_map(|held| &held.ids) {
             *left.held.entry(*id).or_default() += 1;
         }
+        let submitted = state.submissions().flat_map(|it| &it.ids).flatten();
+        for id in submitted {
+            *left.held.entry(*id).or_default() += 1;
+        }
         for job in state.jobs() {
             match job {
                 Job::Resume(held) => {
                     for id in &held.ids {
-                        *left.held.entry(*id).or_default() += 1;
-                    }
-                }
-                Job::Submit(submitting) => {
-                    for id in &submitting.ids {
                         *left.held.entry(*id).or_default() += 1;
                     }
                 }
@@ -100,10 +100,16 @@ impl State {
         let lens = self.tasks.iter().map(|(_, task)| task.len());
         let shared = self.groups.iter().map(|(_, group)| group.key.demands.len());
         assert_eq!(lens.chain(shared).sum::<usize>(), self.tasks_len);
-        let reserved = self.jobs().filter_map(|job| match job {
-            Job::Submit(submitting) => Some(submitting.reserved),
-            _ => None,
-        });
+        let unfinished = self
+            .submissions()
+            .filter(|it| it.is_unfinished(it.client()));
+        let unfinished: BTreeSet<ClientId> = unfinished.map(Submitting::client).collect();
+        assert_eq!(unfinished, self.unfinished);
+        for (client, paused) in &self.paused {
+            assert!(self.clients.contains_key(client) && unfinished.contains(client));
+            assert!(paused.is_paused() && paused.reserved == 0);
+        }
+        let reserved = self.submissions().map(|it| it.reserved);
         assert_eq!(reserved.sum::<usize>(), self.reserved_len);
         assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slot_count());
         for id in &all {
@@ -310,12 +316,13 @@ impl State {
             }
         }
         let held = self.held.iter().flat_map(|held| held.groups.values());
-        let of_jobs = self.jobs().flat_map(|job| match job {
-            Job::Submit(submitting) => Some(submitting.groups.values()),
+        let of_jobs = self.jobs().filter_map(|job| match job {
             Job::Resume(held) => Some(held.groups.values()),
             _ => None,
         });
-        for group in held.chain(of_jobs.flatten()) {
+        let submitted = self.submissions().flat_map(|it| it.groups.values());
+        let submitted = submitted.map(|(_, group)| group);
+        for group in held.chain(of_jobs.flatten()).chain(submitted) {
             *task_counts.entry(*group).or_default() += 1;
         }
         let mut no_worker_count = 0;

@@ -175,6 +175,7 @@ impl State {
             "remove-client",
             [("client", Value::from(name))],
         );
+        self.abandon_unfinished(id);
         self.start(Job::Unwant(vec![(id, client.wants)]));
         if let Some(until) = client.until {
             self.by_until.remove(&(until, id));
@@ -198,6 +199,9 @@ impl State {
             (*id, core::mem::take(&mut client.wants))
         });
         let wants = wants.collect();
+        for client in self.unfinished.clone() {
+            self.end_unfinished(client);
+        }
         let holders = self.clients.iter();
         let holders = holders.filter(|(_, client)| client.is_holder());
         self.idle_holders.extend(holders.map(|(id, _)| *id));

@@ -12,7 +12,7 @@ use daskwire_rpc::TaskEvent;
 
 use super::{
     ClientId, CreatedRun, MemoryMeasure, NewRun, Refusal, RequestId, RequestRefusal, RunFailure,
-    Submission, WorkerId,
+    Submission, SubmissionPart, WorkerId,
 };
 use crate::{LeaveReason, Notice};
 
@@ -67,7 +67,10 @@ pub enum SchedulerInput {
     /// An `update-graph` message of a client, parsed by the caller, so that the state is not
     /// blocked meanwhile.
     Submitted(ClientId, Submission),
-    /// An `update-graph` message of a client that cannot be parsed.
+    /// More tasks of the last submission of a client, of which there was only a part.
+    SubmissionContinued(ClientId, SubmissionPart),
+    /// An `update-graph` message of a client that cannot be parsed. If a part of it was submitted, the rest
+    /// does not follow.
     SubmissionRefused(ClientId, Refusal),
     /// A worker has registered. [`Action::AcceptWorker`] or
     /// [`Action::RefuseWorker`] is the first action.

@@ -165,6 +165,8 @@ impl State {
         self.returned_streams.remove(&stream);
         self.totals.clients_removed += 1;
         self.actions.push(Action::EndClient(stream));
+        // The client sends the graph again if it returns.
+        self.abandon_unfinished(id);
     }
 
     /// Gives a client that returns its new stream. Returns the number of its graphs that were

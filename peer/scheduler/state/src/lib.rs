@@ -87,9 +87,10 @@
 //! steps, and a caller continues with [`State::proceed`] while work [is pending](State::is_pending).
 //! Other events may come between slices. What may interleave:
 //!
-//! * The tasks of a submission are inserted first, in parts; then its keys are wanted and its tasks
-//!   activated, in parts. Tasks that are inserted are kept until the end of the submission,
-//!   whatever other clients release. If a dependency gets lost meanwhile, the keys are cancelled as
+//! * The tasks of a submission are inserted first, some at a time; then its keys are wanted and its tasks
+//!   activated. Tasks that are inserted are kept until the end of the submission, whatever other
+//!   clients release. Of a submission in [parts](SubmissionPart), tasks are activated as they are
+//!   inserted, and kept until no other part needs them. If a dependency gets lost meanwhile, the keys are cancelled as
 //!   if it had been lost right after the submission.
 //! * Keys that a client releases, desires, cancels or retries are handled in parts, and so are
 //!   those of stored data.
@@ -159,6 +160,7 @@ use shuffles::Shuffles;
 use slices::{SLICE, Work};
 use steps::step;
 use submission::Resources;
+use submit::Submitting;
 use table::{KeyIndex, Table};
 use task_stream::TaskStream;
 use timeline::Timeline;
@@ -168,7 +170,7 @@ use versions::AllPackages;
 pub use choose::next_random;
 pub use close::CloseOptions;
 #[cfg(target_os = "linux")]
-pub use conversion::Conversion;
+pub use conversion::{Conversion, Converted};
 pub use dump::Dump;
 pub use event::{Action, SchedulerInput, WorkerRefusal};
 pub use grace::MAX_IN_GRACE;
@@ -181,6 +183,9 @@ pub use overview::{PeerVersions, Rate, WorkerOverview};
 pub use overview_tasks::{
     RunningTask, TaskDetails, TaskFailure, TaskNode, TaskOverview, UnmetDemands,
 };
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use parts::in_parts;
 pub use query::{Place, Selection};
 pub use rebalance::{Move, Rebalancing};
 pub use record::RecordError;
@@ -192,7 +197,7 @@ pub use shuffles::is_about_run;
 pub use shuffles::{CreatedRun, NewRun, RunFailure};
 pub use slices::WorkId;
 pub use submission::names;
-pub use submission::{Refusal, RefusalReason, Submission};
+pub use submission::{Refusal, RefusalReason, Submission, SubmissionPart};
 pub use task_stream::RecordRange;
 pub use timeline::{Span, SpanKind};
 pub use unknown::UnknownOps;
@@ -229,6 +234,8 @@ mod operations;
 mod order;
 mod overview;
 mod overview_tasks;
+#[cfg(any(target_os = "linux", test, feature = "fuzzing"))]
+mod parts;
 mod pool;
 mod query;
 mod rebalance;
@@ -327,7 +334,8 @@ pub struct Policy {
     /// Maximum memory of tasks, in bytes. Each task counts its function and arguments as the workers get
     /// them, its key, and one KiB, though similar tasks take less; annotations count once for all tasks
     /// that share them. What tasks have raised does not count. A submission that would exceed the limit fails with a
-    /// `MemoryError`; one that would do so only with what others have yet to insert waits for them.
+    /// `MemoryError`; one that would do so only with what others have yet to insert waits for them. Of one in
+    /// parts, earlier parts count for other submissions, too.
     /// Default: no limit.
     pub max_tasks_len: usize,
     /// Interval at which workers are asked to delete superfluous copies of results, as by Dask's
@@ -540,6 +548,10 @@ pub struct State {
     slice_len: usize,
     /// The rest of events that are handled in slices.
     work: VecDeque<Work>,
+    /// The submissions that wait for their next parts.
+    paused: BTreeMap<ClientId, Box<Submitting>>,
+    /// The clients with a submission of which parts are missing.
+    unfinished: BTreeSet<ClientId>,
     last_work: u64,
     /// The records for the journal, if there is one.
     journal: Option<Journal>,
@@ -700,6 +712,8 @@ impl State {
             steps_left: 0,
             slice_len: SLICE,
             work: VecDeque::new(),
+            paused: BTreeMap::new(),
+            unfinished: BTreeSet::new(),
             last_work: 0,
             journal: None,
             recorder: None,
@@ -730,6 +744,7 @@ impl State {
             event,
             SchedulerInput::FromClient(..)
                 | SchedulerInput::Submitted(..)
+                | SchedulerInput::SubmissionContinued(..)
                 | SchedulerInput::SubmissionRefused(..)
         );
         let todo = &self.todo;
@@ -783,6 +798,11 @@ impl State {
             SchedulerInput::Submitted(id, submission) => {
                 if let Some(id) = self.of_stream(id) {
                     self.submit(id, submission);
+                }
+            }
+            SchedulerInput::SubmissionContinued(id, part) => {
+                if let Some(id) = self.of_stream(id) {
+                    self.continue_submission(id, part);
                 }
             }
             SchedulerInput::SubmissionRefused(id, refusal) => {

@@ -178,7 +178,9 @@ struct Simulation {
     client_count: u64,
     /// Work of events of clients that is possibly pending.
     work: BTreeMap<ClientId, WorkId>,
-    /// The same for events of workers.
+    /// The parts of graphs that clients have sent and Python has not made yet.
+    parts: BTreeMap<ClientId, VecDeque<SchedulerInput>>,
+    /// The same as `work` for events of workers.
     worker_work: BTreeMap<WorkerId, WorkId>,
     /// The records of the journal, if the state keeps one.
     journal: Vec<Vec<u8>>,
@@ -216,6 +218,7 @@ impl Simulation {
             shuffles: shuffles::Shuffles::default(),
             client_count: 0,
             work: BTreeMap::new(),
+            parts: BTreeMap::new(),
             worker_work: BTreeMap::new(),
             journal: Vec::new(),
             is_plain: false,
@@ -273,6 +276,7 @@ impl Simulation {
             _ => {}
         }
         let views = self.clients.remove(&client).expect("exists");
+        self.parts.remove(&client);
         match [None, Some(false), Some(true), Some(true)][self.number(4)] {
             Some(true) => self.return_client(&name, views),
             returning => drop(self.add_client(&name, returning)),
@@ -316,8 +320,20 @@ impl Simulation {
             _ => None,
         };
         if let Some(client) = client {
+            if matches!(event, SchedulerInput::ClientLeft(_)) {
+                self.parts.remove(&client);
+            }
             self.complete_work_of(client);
         }
+        let of_part = match &event {
+            SchedulerInput::Submitted(client, _)
+            | SchedulerInput::SubmissionContinued(client, _) => Some(*client),
+            _ => None,
+        };
+        if let Some(client) = of_part {
+            self.complete_event_of(client);
+        }
+        let client = client.or(of_part);
         let worker = match &event {
             SchedulerInput::FromWorker(worker, _) => Some(*worker),
             _ => None,
@@ -345,8 +361,35 @@ impl Simulation {
         self.act(actions);
     }
 
-    /// The events of a client keep their order.
+    /// The events of a client keep their order. They wait for all parts of a graph.
     fn complete_work_of(&mut self, client: ClientId) {
+        while self.next_part(client) {}
+        self.complete_event_of(client);
+    }
+
+    /// Handles the next part of a graph of a client. Returns whether there was one.
+    fn next_part(&mut self, client: ClientId) -> bool {
+        let parts = self.parts.get_mut(&client);
+        let Some(part) = parts.and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        self.handle(part);
+        true
+    }
+
+    /// Handles a graph of a client: as a message, or in parts, as one that Python converts.
+    fn submit_graph(&mut self, client: ClientId, message: UpdateGraph) {
+        if self.number(2) == 0 || !matches!(message.actors, Actors::None) {
+            return self.handle(SchedulerInput::FromClient(client, message.into()));
+        }
+        self.complete_work_of(client);
+        let submission = Submission::read(message).expect("plain values");
+        let parts = in_parts(client, submission, || self.number(3) + 1);
+        self.parts.insert(client, parts.into());
+        self.next_part(client);
+    }
+
+    fn complete_event_of(&mut self, client: ClientId) {
         while let Some(work) = self.work.get(&client)
             && !self.state.is_done(*work)
         {
@@ -515,7 +558,7 @@ impl Simulation {
             },
             ..UpdateGraph::default()
         };
-        self.handle(SchedulerInput::FromClient(client, message.into()));
+        self.submit_graph(client, message);
     }
 
     fn scatter(&mut self) {
@@ -642,6 +685,10 @@ impl Simulation {
     fn step(&mut self) {
         if self.number(2) == 0 {
             self.proceed();
+        }
+        if self.number(4) == 0 {
+            let client = self.pick_client();
+            self.next_part(client);
         }
         let worker = self.pick_worker();
         match (self.number(40), worker) {
@@ -803,6 +850,9 @@ impl Simulation {
 
     /// Delivers all messages and completes all tasks.
     fn complete(&mut self) {
+        for client in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.complete_work_of(client);
+        }
         // Whatever the tasks demand, a worker has it.
         let has = |state: &State, host: u64| {
             let host = format!("host-{host}");

@@ -106,8 +106,9 @@ impl State {
             && let Some(mut work) = self.work.pop_front()
         {
             self.stimulus = work.stimulus.clone();
-            if !self.do_slice(&mut work.job) {
-                self.work.push_back(work);
+            match self.do_slice(&mut work.job) {
+                true => self.pause(work.job),
+                false => self.work.push_back(work),
             }
         }
         self.settle();
@@ -142,7 +143,9 @@ impl State {
 
     /// Does the first slice of some work, and leaves the rest for later.
     pub(super) fn start(&mut self, mut job: Job) {
-        if !self.do_slice(&mut job) {
+        if self.do_slice(&mut job) {
+            self.pause(job);
+        } else {
             self.last_work += 1;
             self.work.push_back(Work {
                 id: WorkId(self.last_work),
@@ -150,6 +153,37 @@ impl State {
                 job,
             });
         }
+    }
+
+    /// Keeps a submission that waits for its next part.
+    fn pause(&mut self, job: Job) {
+        if let Job::Submit(submitting) = job
+            && submitting.is_unfinished(submitting.client())
+        {
+            self.paused.insert(submitting.client(), submitting);
+        }
+    }
+
+    /// The submission of a client that is being inserted, and of which parts are missing.
+    pub(super) fn unfinished_jobs(
+        &mut self,
+        client: ClientId,
+    ) -> impl Iterator<Item = &mut Submitting> {
+        let jobs = self.work.iter_mut().map(|work| &mut work.job);
+        jobs.filter_map(move |job| match job {
+            Job::Submit(submitting) if submitting.is_unfinished(client) => Some(&mut **submitting),
+            _ => None,
+        })
+    }
+
+    /// The submissions that are being inserted, or wait for their next parts.
+    #[cfg(any(test, feature = "checks"))]
+    pub(super) fn submissions(&self) -> impl Iterator<Item = &Submitting> {
+        let working = self.jobs().filter_map(|job| match job {
+            Job::Submit(submitting) => Some(&**submitting),
+            _ => None,
+        });
+        working.chain(self.paused.values().map(|paused| &**paused))
     }
 
     /// Returns whether nothing is left.

@@ -24,8 +24,8 @@ use super::order::{self, depth_first};
 /// run.
 #[derive(Clone, Debug, Default)]
 pub struct Submission {
-    /// The tasks, each after its dependencies.
-    pub(super) tasks: Vec<Submitted>,
+    /// The tasks, or the first of them.
+    pub(super) part: SubmissionPart,
     /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
     /// The keys of tasks that make actors.
@@ -38,17 +38,44 @@ pub struct Submission {
     pub(super) code: Option<Arc<str>>,
 }
 
+/// Some tasks of a submission. The first part is in the [`Submission`], and the others follow with
+/// [`SchedulerInput::SubmissionContinued`](super::SchedulerInput::SubmissionContinued). Tasks run as soon
+/// as their part is there; the client learns of results once it has the last one.
+#[derive(Clone, Debug, Default)]
+pub struct SubmissionPart {
+    /// The tasks, each after its dependencies, which may be in earlier parts.
+    pub(super) tasks: Vec<Submitted>,
+    /// The tasks up to this part that no later part depends on and that the client does not want, by
+    /// index. Their results may be deleted once those that depend on them have run.
+    pub(super) unneeded: Vec<usize>,
+    /// Whether other parts follow.
+    pub(super) has_more: bool,
+}
+
+impl SubmissionPart {
+    /// The number of tasks.
+    #[expect(clippy::len_without_is_empty, reason = "for people; no part is empty")]
+    pub const fn len(&self) -> usize {
+        self.tasks.len()
+    }
+}
+
 impl Submission {
-    /// The number of keys that the client wants, and that of tasks.
+    /// The number of keys that the client wants, and that of tasks in the first part.
     pub const fn counts(&self) -> (usize, usize) {
-        (self.keys.len(), self.tasks.len())
+        (self.keys.len(), self.part.tasks.len())
+    }
+
+    /// Whether no other parts follow.
+    pub const fn is_whole(&self) -> bool {
+        !self.part.has_more
     }
 
     /// The keys that the client wants, and the tasks, each a tuple of its key, its annotations, and
     /// its priority: the user's, negated, and that within the submission.
     pub fn view(&self) -> Vec<Value> {
         let keys = self.keys.iter().map(Key::to_value);
-        let tasks = self.tasks.iter().map(|task| {
+        let tasks = self.part.tasks.iter().map(|task| {
             let priority = [
                 Value::from(-task.user_priority),
                 Value::from(0_i64),
@@ -82,7 +109,7 @@ pub(super) struct Submitted {
 /// A dependency of a task.
 #[derive(Clone, Debug)]
 pub(super) enum Dependency {
-    /// A task of the same graph, by its index, which is lower.
+    /// A task of the same graph, by its index among those of all parts, which is lower.
     Inside(usize),
     /// A key outside the graph, of a task or of scattered data, that the scheduler should
     /// have.
@@ -427,7 +454,10 @@ impl Submission {
         let fifo_timeout = field("fifo_timeout").and_then(duration_of);
         let code = field("code").and_then(codes::read);
         Self {
-            tasks,
+            part: SubmissionPart {
+                tasks,
+                ..SubmissionPart::default()
+            },
             actors: match message.actors {
                 Actors::None => Vec::new(),
                 Actors::Wanted => keys.clone(),
@@ -638,19 +668,21 @@ fn ordered(
             retries: annotations.retries,
         });
     }
-    in_order(submitted, is_data, given, |graph, _| {
+    let (tasks, _) = in_order(submitted, is_data, given, |graph, _| {
         depth_first(&graph.dependencies)
-    })
+    })?;
+    Ok(tasks)
 }
 
 /// Sorts the tasks of a graph by the sequence that `order` returns, and gives them priorities: their
-/// places, unless the client gives others. The dependencies within the graph may have any index.
+/// places, unless the client gives others. The dependencies within the graph may have any index. Returns
+/// the index that each had before, too.
 pub(super) fn in_order(
     tasks: Vec<Submitted>,
     is_data: Vec<bool>,
     given: Vec<(Key, i64)>,
     order: impl FnOnce(&order::Graph, &dyn Fn(usize) -> String) -> Option<Vec<usize>>,
-) -> Result<Vec<Submitted>, RefusalReason> {
+) -> Result<(Vec<Submitted>, Vec<usize>), RefusalReason> {
     // Keys outside of the graph are part of it as values.
     let mut outside: HashMap<&Key, usize> = HashMap::new();
     let mut graph = order::Graph {
@@ -688,8 +720,8 @@ pub(super) fn in_order(
     drop(graph);
     sequence.retain(|index| *index < tasks.len());
     let mut places = vec![0; tasks.len()];
-    for (place, index) in sequence.into_iter().enumerate() {
-        places[index] = place;
+    for (place, index) in sequence.iter().enumerate() {
+        places[*index] = place;
     }
     let given: HashMap<Key, i64> = given.into_iter().collect();
     let mut sorted: Vec<(usize, Submitted)> = places.iter().copied().zip(tasks).collect();
@@ -704,5 +736,5 @@ pub(super) fn in_order(
         task.order = order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX));
         task
     });
-    Ok(sorted.collect())
+    Ok((sorted.collect(), sequence))
 }

@@ -1,7 +1,7 @@
 //! Submissions of clients.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::vec;
 
@@ -15,7 +15,9 @@ use super::groups::GroupId;
 use super::model::{Priority, RunSpec, StateName, Task, TaskId, TaskStage, task_len};
 use super::send::erred;
 use super::slices::Job;
-use super::submission::{Demands, Dependency, Failure, Refusal, Submission, Submitted};
+use super::submission::{
+    Demands, Dependency, Failure, Refusal, Submission, SubmissionPart, Submitted,
+};
 use super::transitions::seconds;
 use super::{ClientId, State};
 
@@ -23,7 +25,8 @@ use super::{ClientId, State};
 #[derive(Debug)]
 pub(super) struct Submitting {
     client: ClientId,
-    number: Graphs,
+    /// The number of the graph, once its last part is there.
+    number: Option<Graphs>,
     /// How often the client had returned.
     confirmation: u32,
     /// The time at which it arrived.
@@ -31,7 +34,13 @@ pub(super) struct Submitting {
     /// The number of tasks that were not known before.
     new_count: usize,
     /// The tasks that are not inserted yet.
-    tasks: vec::IntoIter<Submitted>,
+    tasks: VecDeque<Submitted>,
+    /// The tasks that are not kept any longer once those before are inserted, by index.
+    unneeded: VecDeque<usize>,
+    /// Whether other parts follow. Until then, tasks run as soon as they are inserted.
+    has_more: bool,
+    /// Whether it has several parts.
+    is_in_parts: bool,
     /// The number of tasks that were measured, and the memory that they would take.
     measured: (usize, usize),
     /// The memory that is kept for its tasks that are not inserted yet.
@@ -39,8 +48,8 @@ pub(super) struct Submitting {
     /// The demands that were measured, as in `groups`.
     measured_demands: BTreeSet<(usize, Calls)>,
     /// The tasks that are, by index in the graph. Each is kept until the end, see
-    /// [`Task::waiter_count`].
-    pub(super) ids: Vec<TaskId>,
+    /// [`Task::waiter_count`], or until it is `None`.
+    pub(super) ids: Vec<Option<TaskId>>,
     keys: Vec<Key>,
     /// The tasks that were found of the keys.
     found: Vec<TaskId>,
@@ -53,8 +62,8 @@ pub(super) struct Submitting {
     failure: Option<Arc<Failure>>,
     generation: u64,
     submission: u64,
-    /// The groups of the tasks' demands.
-    pub(super) groups: BTreeMap<(usize, Calls), GroupId>,
+    /// The groups of the tasks' demands, which are kept so that no others have their addresses.
+    pub(super) groups: BTreeMap<(usize, Calls), (Arc<Demands>, GroupId)>,
 }
 
 /// What is done of a submission next.
@@ -68,21 +77,61 @@ enum Step {
     Wait,
     /// Its tasks are inserted.
     Insert,
+    /// Those of them that no later part needs are no longer kept.
+    Unkeep,
+    /// It waits for the next part.
+    Pause,
     /// Its keys are looked for.
     Find,
     /// Its actors are marked.
     Mark,
     /// Its keys are wanted.
     Want,
+    /// What its keys need is activated, before results of earlier parts are no longer kept.
+    Activate,
     /// It is taken back, because a dependency or a key is unknown.
     Cancel,
     /// It is taken back, because its tasks would need more memory than they may.
     Refuse,
     /// Its tasks are no longer kept, unless they are needed.
     End,
+    /// It has ended, and its other parts are ignored. The last one counts as the end of the graph.
+    Ended,
 }
 
 impl Submitting {
+    /// Whether it is of a client, and other parts follow.
+    pub(super) fn is_unfinished(&self, client: ClientId) -> bool {
+        self.has_more && self.client == client
+    }
+
+    /// Whether nothing is done until the next part comes.
+    #[cfg(any(test, feature = "checks"))]
+    pub(super) const fn is_paused(&self) -> bool {
+        matches!(self.step, Step::Pause | Step::Ended)
+    }
+
+    /// Whether its other parts are ignored.
+    const fn has_ended(&self) -> bool {
+        matches!(
+            self.step,
+            Step::Cancel | Step::Refuse | Step::End | Step::Ended
+        )
+    }
+
+    pub(super) const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Ends it before its last part. Its tasks are released.
+    fn end(&mut self) {
+        self.tasks.clear();
+        self.unneeded.clear();
+        if !self.has_ended() {
+            self.step = Step::End;
+        }
+    }
+
     /// Whether it is of a client that has returned since.
     pub(super) fn is_before(&self, client: ClientId, confirmation: u32) -> bool {
         self.client == client && self.confirmation < confirmation
@@ -96,8 +145,14 @@ impl State {
         if !self.clients.contains_key(&client) {
             return;
         }
+        self.abandon_unfinished(client);
         let Submission {
-            tasks,
+            part:
+                SubmissionPart {
+                    tasks,
+                    unneeded,
+                    has_more,
+                },
             keys,
             actors,
             submitting_task,
@@ -109,12 +164,15 @@ impl State {
         self.codes.add(self.submission_count, code);
         let submitting = Submitting {
             client,
-            number: self.count_graph(client),
+            number: (!has_more).then(|| self.count_graph(client)),
             confirmation: self.confirmation_of(client),
             began: self.now,
             new_count: 0,
             ids: Vec::with_capacity(tasks.len()),
-            tasks: tasks.into_iter(),
+            tasks: tasks.into(),
+            unneeded: unneeded.into(),
+            has_more,
+            is_in_parts: has_more,
             measured: (0, 0),
             reserved: 0,
             measured_demands: BTreeSet::new(),
@@ -122,20 +180,100 @@ impl State {
             keys,
             key_count: 0,
             actors: actors.into_iter(),
-            step: match self.policy.max_tasks_len {
-                usize::MAX => Step::Insert,
-                _ => Step::Measure,
-            },
+            step: self.first_step(),
             failure: None,
             generation: self.generation_of(submitting_task.as_ref(), fifo_timeout),
             submission: self.submission_count,
             groups: BTreeMap::new(),
         };
+        if has_more {
+            self.unfinished.insert(client);
+        }
         self.start(Job::Submit(Box::new(submitting)));
         self.settle();
     }
 
-    /// Continues a submission. Returns whether it is done.
+    /// Adds a part to the submission of a client of which parts are missing. It is ignored if there is
+    /// none.
+    pub(super) fn continue_submission(&mut self, client: ClientId, part: SubmissionPart) {
+        self.set_stimulus("update-graph");
+        if !self.unfinished.contains(&client) {
+            return;
+        }
+        let SubmissionPart {
+            tasks,
+            unneeded,
+            has_more,
+        } = part;
+        let number = (!has_more).then(|| self.count_graph(client));
+        let first_step = self.first_step();
+        self.change_unfinished(client, |submitting| {
+            submitting.has_more = has_more;
+            submitting.number = number;
+            if submitting.has_ended() {
+                return 0;
+            }
+            match submitting.tasks.is_empty() {
+                true => submitting.tasks = tasks.into(),
+                false => submitting.tasks.extend(tasks),
+            }
+            submitting.unneeded.extend(unneeded);
+            submitting.step = first_step;
+            submitting.measured = (0, 0);
+            submitting.measured_demands.clear();
+            core::mem::take(&mut submitting.reserved)
+        });
+        if !has_more {
+            self.unfinished.remove(&client);
+        }
+        self.settle();
+    }
+
+    /// Ends the submission of a client of which parts are missing, if there is one. These are ignored.
+    pub(super) fn end_unfinished(&mut self, client: ClientId) {
+        if self.unfinished.contains(&client) {
+            self.change_unfinished(client, |submitting| {
+                submitting.end();
+                0
+            });
+        }
+    }
+
+    /// Like [`end_unfinished`](Self::end_unfinished), if no other parts come. The graph does not count.
+    pub(super) fn abandon_unfinished(&mut self, client: ClientId) {
+        if self.unfinished.remove(&client) {
+            self.change_unfinished(client, |submitting| {
+                submitting.has_more = false;
+                submitting.end();
+                0
+            });
+        }
+    }
+
+    /// Changes the submission of a client of which parts are missing, and goes on with it. `change` returns
+    /// the memory that is no longer kept for it.
+    fn change_unfinished(
+        &mut self,
+        client: ClientId,
+        change: impl FnOnce(&mut Submitting) -> usize,
+    ) {
+        if let Some(mut paused) = self.paused.remove(&client) {
+            self.reserved_len -= change(&mut paused);
+            return self.start(Job::Submit(paused));
+        }
+        let unfinished = self.unfinished_jobs(client).next();
+        let len = unfinished.map_or(0, change);
+        self.reserved_len -= len;
+    }
+
+    const fn first_step(&self) -> Step {
+        match self.policy.max_tasks_len {
+            usize::MAX => Step::Insert,
+            _ => Step::Measure,
+        }
+    }
+
+    /// Continues a submission. Returns whether it is done, or waits for its next part.
     pub(super) fn submit_slice(&mut self, submitting: &mut Submitting) -> bool {
         for _ in 0..self.slice_len {
             submitting.step = match submitting.step {
@@ -146,10 +284,25 @@ impl State {
                     submitting.measured_demands.clear();
                     Step::Measure
                 }
-                Step::Insert => match submitting.tasks.next() {
+                Step::Insert => match submitting.tasks.pop_front() {
                     Some(task) => self.insert_submitted(task, submitting),
+                    None => Step::Unkeep,
+                },
+                // Parts that came meanwhile may depend on these tasks.
+                Step::Unkeep if !submitting.tasks.is_empty() => Step::Insert,
+                Step::Unkeep => match submitting.unneeded.pop_front() {
+                    Some(index) => {
+                        let id = submitting.ids.get_mut(index).and_then(Option::take);
+                        self.unkeep(id);
+                        Step::Unkeep
+                    }
+                    None if submitting.has_more => Step::Pause,
                     None => Step::Find,
                 },
+                Step::Pause => {
+                    self.reserved_len -= core::mem::take(&mut submitting.reserved);
+                    return true;
+                }
                 Step::Find => match submitting.keys.get(submitting.found.len()) {
                     Some(key) => match self.by_key.get(key) {
                         Some(id) => {
@@ -179,8 +332,11 @@ impl State {
                         self.want_submitted(by, key, found);
                         Step::Want
                     }
+                    None if submitting.is_in_parts => Step::Activate,
                     None => Step::End,
                 },
+                Step::Activate if !self.todo.activated.is_empty() => return false,
+                Step::Activate => Step::End,
                 Step::Cancel => {
                     self.take_back(submitting);
                     Step::End
@@ -188,28 +344,41 @@ impl State {
                 Step::Refuse => self.refuse_key(submitting),
                 Step::End => match submitting.ids.pop() {
                     Some(id) => {
-                        self.tasks[id].waiter_count -= 1;
-                        self.todo.unneeded.push(id);
+                        self.unkeep(id);
                         Step::End
                     }
                     None => {
-                        for group in core::mem::take(&mut submitting.groups).into_values() {
+                        let groups = core::mem::take(&mut submitting.groups);
+                        for (_, group) in groups.into_values() {
                             self.leave_group(group);
                         }
                         self.reserved_len -= core::mem::take(&mut submitting.reserved);
-                        self.graph_done(submitting.client, submitting.number);
-                        return true;
+                        Step::Ended
                     }
                 },
+                Step::Ended => {
+                    if let Some(number) = submitting.number.take() {
+                        self.graph_done(submitting.client, number);
+                    }
+                    return true;
+                }
             };
         }
         false
     }
 
+    /// No longer keeps a task of a submission.
+    fn unkeep(&mut self, id: Option<TaskId>) {
+        if let Some(id) = id {
+            self.tasks[id].waiter_count -= 1;
+            self.todo.unneeded.push(id);
+        }
+    }
+
     /// Adds the memory of the next task to that of the others. Returns what is done next.
     fn measure_submitted(&mut self, submitting: &mut Submitting) -> Step {
         let (count, len) = &mut submitting.measured;
-        let next = submitting.tasks.as_slice().get(*count);
+        let next = submitting.tasks.get(*count);
         if let Some(task) = next {
             *count += 1;
             if !self.by_key.contains_key(&task.key) {
@@ -240,7 +409,7 @@ impl State {
     fn insert_submitted(&mut self, task: Submitted, submitting: &mut Submitting) -> Step {
         let found = task.dependencies.iter();
         let found = found.map(|dependency| match dependency {
-            Dependency::Inside(index) => submitting.ids.get(*index).copied(),
+            Dependency::Inside(index) => submitting.ids.get(*index).copied().flatten(),
             Dependency::Outside(key) => self.by_key.get(key).copied(),
         });
         let Some(mut dependencies) = found.collect::<Option<Vec<TaskId>>>() else {
@@ -249,11 +418,11 @@ impl State {
         if let Some(known) = self.by_key.get(&task.key) {
             let known = *known;
             self.tasks[known].waiter_count += 1;
-            submitting.ids.push(known);
+            submitting.ids.push(Some(known));
             return Step::Insert;
         }
         let demands = (Arc::as_ptr(&task.demands).addr(), task.calls);
-        let group = submitting.groups.get(&demands).copied();
+        let group = submitting.groups.get(&demands).map(|(_, group)| *group);
         // A task that was known when it was measured may be forgotten since.
         let mut len = task_len(&task.key, task.run_spec.len());
         if group.is_none() {
@@ -280,7 +449,8 @@ impl State {
             None => {
                 // The submission counts as a task, so that the group exists until the end.
                 let group = self.join_group(&task.demands, task.calls);
-                submitting.groups.insert(demands, group);
+                let kept = (Arc::clone(&task.demands), group);
+                submitting.groups.insert(demands, kept);
                 group
             }
         };
@@ -296,7 +466,10 @@ impl State {
         new.waiter_count = 1;
         self.journal_task(id);
         submitting.new_count += 1;
-        submitting.ids.push(id);
+        submitting.ids.push(Some(id));
+        if submitting.has_more && submitting.actors.len() == 0 {
+            self.activate_next(id);
+        }
         Step::Insert
     }
 
@@ -380,11 +553,20 @@ impl State {
         if !self.clients.contains_key(&client) {
             return;
         }
-        self.log_submission(client, "error", None);
-        for key in &refusal.keys {
-            self.send_client(client, erred(key, &refusal.failure));
+        // Of one that has ended already, the client knows that.
+        let has_ended = self.unfinished.contains(&client) && {
+            let paused = self.paused.get(&client).map(|paused| paused.has_ended());
+            let mut jobs = self.unfinished_jobs(client);
+            paused.unwrap_or_else(|| jobs.any(|job| job.has_ended()))
+        };
+        if !has_ended {
+            self.log_submission(client, "error", None);
+            for key in &refusal.keys {
+                self.send_client(client, erred(key, &refusal.failure));
+            }
         }
         if refusal.is_last {
+            self.abandon_unfinished(client);
             let number = self.count_graph(client);
             self.graph_done(client, number);
         }

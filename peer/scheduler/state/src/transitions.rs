@@ -76,7 +76,7 @@ impl State {
     }
 
     /// Activates a released task if it is needed. Its dependencies follow.
-    fn activate_next(&mut self, id: TaskId) {
+    pub(super) fn activate_next(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };

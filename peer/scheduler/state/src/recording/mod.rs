@@ -50,7 +50,7 @@
 use core::time::Duration;
 use daskwire_messages::protocol::FromClient;
 
-use super::submission::{Demands, Failure, Refusal, Submission};
+use super::submission::{Demands, Failure, Refusal, Submission, SubmissionPart};
 use super::{Action, Policy, SchedulerInput, State};
 use crate::record::Writer;
 
@@ -64,7 +64,7 @@ pub use read::{Beginning, Recorded, Recording};
 use write::Events;
 
 /// The version of the format.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 macro_rules! kinds {
     ($($code:literal = $kind:ident,)*) => {
@@ -141,6 +141,7 @@ kinds! {
     61 = Resumed,
     62 = Close,
     63 = DataNotDeleted,
+    64 = SubmissionContinued,
 }
 
 /// What a state was like after an event or a slice of its work: equal states have equal outcomes.

@@ -8,7 +8,9 @@ use bytes::{Bytes, BytesMut};
 use daskwire_messages::protocol::{Field, Keys, Opener, RegisterWorker};
 use daskwire_messages::{Serialized, Value};
 
-use super::{Demands, Failure, Kind, Outcome, Policy, Refusal, State, Submission, VERSION};
+use super::{
+    Demands, Failure, Kind, Outcome, Policy, Refusal, State, Submission, SubmissionPart, VERSION,
+};
 use crate::event::SchedulerInput;
 use crate::memory::MemoryMeasure;
 use crate::notice::LeaveReason;
@@ -223,6 +225,10 @@ impl<'r> Recording<'r> {
                 let id = ClientId(content.number()?);
                 SchedulerInput::Submitted(id, self.submission(content)?)
             }
+            Kind::SubmissionContinued => {
+                let id = ClientId(content.number()?);
+                SchedulerInput::SubmissionContinued(id, self.part(content, false)?)
+            }
             Kind::SubmissionRefused => {
                 let id = ClientId(content.number()?);
                 SchedulerInput::SubmissionRefused(id, self.refusal(content)?)
@@ -394,18 +400,8 @@ impl<'r> Recording<'r> {
         let actors = content.keys()?;
         let submitting_task = content.keys()?.pop();
         let fifo_timeout = content.duration()?;
-        let demands: Vec<Arc<Demands>> = content.list(|item| self.demands(item).map(Arc::new))?;
-        let mut known = HashSet::new();
-        let tasks = content.list(|item| {
-            let at = *item;
-            let task = self.task(item, known.len(), &demands)?;
-            match known.insert(task.key.clone()) {
-                true => Ok(task),
-                false => Err(at.expected("a task with another key than those before")),
-            }
-        })?;
         Ok(Submission {
-            tasks,
+            part: self.part(content, true)?,
             keys,
             actors,
             submitting_task,
@@ -414,10 +410,36 @@ impl<'r> Recording<'r> {
         })
     }
 
+    fn part(
+        &mut self,
+        content: &mut Content<'_>,
+        is_first: bool,
+    ) -> Result<SubmissionPart, RecordError> {
+        let has_more = content.flag()?;
+        let unneeded = content.list(Content::size)?;
+        let demands: Vec<Arc<Demands>> = content.list(|item| self.demands(item).map(Arc::new))?;
+        let mut known = HashSet::new();
+        let tasks = content.list(|item| {
+            let at = *item;
+            // The state machine checks the dependencies in earlier parts.
+            let before = is_first.then_some(known.len());
+            let task = self.task(item, before, &demands)?;
+            match known.insert(task.key.clone()) {
+                true => Ok(task),
+                false => Err(at.expected("a task with another key than those before")),
+            }
+        })?;
+        Ok(SubmissionPart {
+            tasks,
+            unneeded,
+            has_more,
+        })
+    }
+
     fn task(
         &mut self,
         content: &mut Content<'_>,
-        index: usize,
+        before: Option<usize>,
         demands: &[Arc<Demands>],
     ) -> Result<Submitted, RecordError> {
         Ok(Submitted {
@@ -432,9 +454,10 @@ impl<'r> Recording<'r> {
                 Ok(match item.number()? {
                     0 => Dependency::Outside(item.key()?),
                     number => {
-                        let before = usize::try_from(number - 1).ok();
-                        let before = before.filter(|before| *before < index);
-                        Dependency::Inside(before.ok_or_else(|| at.expected("a task before"))?)
+                        let index = usize::try_from(number - 1).ok();
+                        let index =
+                            index.filter(|index| before.is_none_or(|before| *index < before));
+                        Dependency::Inside(index.ok_or_else(|| at.expected("a task before"))?)
                     }
                 })
             })?,

@@ -10,7 +10,7 @@ use daskwire_messages::scratch::MessageScratch;
 use daskwire_messages::{Serialized, Value};
 
 use super::blank::{self, Blanked};
-use super::{Demands, Failure, Kind, Refusal, Submission, VERSION};
+use super::{Demands, Failure, Kind, Refusal, Submission, SubmissionPart, VERSION};
 use crate::event::SchedulerInput;
 use crate::memory::MemoryMeasure;
 use crate::notice::LeaveReason;
@@ -189,6 +189,10 @@ impl Events {
                 to.number(id.0);
                 self.submission(to, submission)?;
             }
+            SchedulerInput::SubmissionContinued(id, part) => {
+                to.number(id.0);
+                self.part(to, part)?;
+            }
             SchedulerInput::SubmissionRefused(id, refusal) => {
                 to.number(id.0);
                 self.refusal(to, refusal)?;
@@ -345,7 +349,7 @@ impl Events {
         submission: &Submission,
     ) -> Result<(), BuildError> {
         let Submission {
-            tasks,
+            part,
             keys,
             actors,
             submitting_task,
@@ -356,7 +360,21 @@ impl Events {
         to.keys(actors);
         to.keys(submitting_task.as_slice());
         to.duration(*fifo_timeout);
-        // By address; the submission keeps them alive.
+        self.part(to, part)
+    }
+
+    fn part(&mut self, to: &mut Writer<'_>, part: &SubmissionPart) -> Result<(), BuildError> {
+        let SubmissionPart {
+            tasks,
+            unneeded,
+            has_more,
+        } = part;
+        to.flag(*has_more);
+        to.number(unneeded.len() as u64);
+        for index in unneeded {
+            to.number(*index as u64);
+        }
+        // By address; the part keeps them alive.
         let mut numbers = HashMap::new();
         let mut demands = Vec::new();
         for task in tasks {
@@ -468,6 +486,7 @@ const fn kind_of(event: &SchedulerInput) -> Kind {
         SchedulerInput::ClientDrained(_) => Kind::ClientDrained,
         SchedulerInput::FromClient(..) => Kind::FromClient,
         SchedulerInput::Submitted(..) => Kind::Submitted,
+        SchedulerInput::SubmissionContinued(..) => Kind::SubmissionContinued,
         SchedulerInput::SubmissionRefused(..) => Kind::SubmissionRefused,
         SchedulerInput::WorkerJoined { .. } => Kind::WorkerJoined,
         SchedulerInput::WorkerLeft(_) => Kind::WorkerLeft,

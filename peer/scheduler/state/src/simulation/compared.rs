@@ -332,6 +332,10 @@ impl Simulation {
             (_, Some(worker)) => self.workers.get_mut(&worker).expect("exists").read(),
             _ => self.add_worker(),
         }
+        if self.number(2) == 0 {
+            let client = self.script_client();
+            self.next_part(client);
+        }
     }
 
     fn follow(&mut self, step: Step) {
@@ -346,7 +350,7 @@ impl Simulation {
                 let views = self.clients.get_mut(&client).expect("exists");
                 views.extend(message.keys.iter().map(|key| (key.clone(), View::Pending)));
                 self.script().graphs.push(message.clone());
-                self.handle(SchedulerInput::FromClient(client, message.into()));
+                self.submit_graph(client, message);
             }
             Step::Release(keys) => {
                 let views = self.clients.get_mut(&client).expect("exists");
@@ -451,7 +455,7 @@ impl Simulation {
         self.handle(SchedulerInput::FromClient(client, message.into()));
         for mut graph in graphs {
             graph.keys.0.retain(|key| wanted.contains(key));
-            self.handle(SchedulerInput::FromClient(client, graph.into()));
+            self.submit_graph(client, graph);
         }
         self.handle(SchedulerInput::FromClient(
             client,

@@ -94,6 +94,7 @@ impl Simulation {
         let slice_len = self.state.slice_len;
         self.journal.truncate(self.journal.len() - lost_count);
         self.state = self.restored();
+        self.parts.clear();
         self.state.slice_len = slice_len;
         self.state.check();
         let restored = self.shared_objects();

@@ -137,3 +137,23 @@ fn actors_are_placed_evenly() {
     cluster.pass(600);
     assert_eq!(cluster.state.workers[&workers[1]].actors.len(), 3);
 }
+
+#[test]
+fn actors_of_a_graph_in_parts_are_made_once_it_is_whole() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let worker = cluster.worker("tcp://one:1", 1);
+    let graph: Graph = [add("a", &[]), add("b", &["a"])].into_iter().collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: ["a", "b"].into_iter().collect(),
+        actors: Actors::Keys(["a"].into_iter().collect()),
+        ..UpdateGraph::default()
+    };
+    let submission = Submission::read(message).expect("plain values");
+    for part in in_parts(client, submission, || 1) {
+        assert_eq!(cluster.sent_to_worker(worker), [""; 0]);
+        cluster.handle(part);
+    }
+    assert!(cluster.running[&(worker, Key::from("a"))].actor);
+}

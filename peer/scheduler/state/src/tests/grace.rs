@@ -475,3 +475,82 @@ fn a_dump_shows_clients_in_grace() {
     assert_eq!(me.get("grace_until"), Some(&Value::from(60.0)));
     assert_eq!(me.get("wants_what"), Some(&Value::list(["x"])));
 }
+
+/// A graph in two parts, of which the first one has a task that is sent to a worker.
+fn parts(client: ClientId) -> [SchedulerInput; 2] {
+    let graph: Graph = [task("x"), add("y", &["x"])].into_iter().collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: ["y"].into_iter().collect(),
+        ..UpdateGraph::default()
+    };
+    let submission = Submission::read(message).expect("plain values");
+    let parts = in_parts(client, submission, || 1);
+    parts.try_into().expect("two parts")
+}
+
+fn refusal() -> Refusal {
+    let reason = RefusalReason::Helper {
+        error: "it has ended".to_owned(),
+    };
+    Refusal::new(vec![Key::from("y")], reason)
+}
+
+#[test]
+fn a_graph_in_parts_counts_once() {
+    let mut cluster = cluster();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let (client, _) = cluster.returns("me", Some(false));
+    let [first, last] = parts(client);
+    cluster.handle(first);
+    cluster.pass(20);
+    assert_eq!(cluster.accepted(client), None, "a part is missing");
+    cluster.handle(last);
+    cluster.pass(20);
+    assert_eq!(cluster.accepted(client), Some(1));
+    cluster.finish(worker, "x");
+    cluster.finish(worker, "y");
+    // Refused for its memory, and then because the other part is refused.
+    cluster.release(client, &["y"]);
+    cluster.sent_to_client(client);
+    cluster.state.policy.max_tasks_len = 10;
+    let [first, _] = parts(client);
+    cluster.handle(first);
+    let sent = cluster.sent_to_client(client);
+    assert!(
+        sent.len() == 1 && sent[0].contains("MemoryError"),
+        "{sent:?}"
+    );
+    cluster.handle(SchedulerInput::SubmissionRefused(client, refusal()));
+    assert_eq!(cluster.sent_to_client(client), [""; 0]);
+    cluster.pass(20);
+    assert_eq!(cluster.accepted(client), Some(2));
+    cluster.state.policy.max_tasks_len = usize::MAX;
+    // A restart ends it, and the rest is ignored.
+    let [first, last] = parts(client);
+    cluster.handle(first);
+    cluster.handle(SchedulerInput::Restart);
+    assert_eq!(cluster.state.task_count(), 0);
+    cluster.handle(last);
+    assert_eq!(cluster.state.task_count(), 0);
+    cluster.pass(20);
+    assert_eq!(cluster.accepted(client), Some(3));
+    // A client that leaves sends it again.
+    let [first, last] = parts(client);
+    cluster.handle(first);
+    let (returned, start) = cluster.returns("me", Some(true));
+    assert_eq!(start.graphs_accepted, Some(3));
+    cluster.handle(last);
+    assert_eq!(cluster.state.task_count(), 0);
+    let [first, last] = parts(returned);
+    cluster.handle(first);
+    cluster.handle(last);
+    cluster.pass(20);
+    assert_eq!(cluster.accepted(returned), Some(4));
+    cluster.finish(worker, "x");
+    cluster.finish(worker, "y");
+    assert_eq!(
+        cluster.state.status(&Key::from("y")),
+        Some(TaskState::Memory)
+    );
+}

@@ -511,7 +511,7 @@ fn counts_repeated_dependencies_once() {
         ..UpdateGraph::default()
     };
     let mut submission = Submission::read(message).expect("a graph");
-    for task in &mut submission.tasks {
+    for task in &mut submission.part.tasks {
         let twice = task.dependencies.clone();
         task.dependencies.extend(twice);
     }

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use bytes::Bytes;
-use daskwire_messages::protocol::{GraphTasks, UpdateGraph};
+use daskwire_messages::protocol::{GraphPickles, GraphTasks, UpdateGraph};
 use daskwire_messages::{Key, Value};
 use daskwire_testing::Environment;
 
-use crate::Conversion;
-
 use crate::order::{Graph, as_dask, depth_first, order};
+use crate::submission::Dependency;
+use crate::{ClientId, Conversion, SchedulerInput};
 
 /// A line of `testing/python/order.py`.
 struct Example {
@@ -192,7 +192,6 @@ fn large_graphs_are_ordered_in_little_time() {
 fn batch(tasks: &[(&str, &[u64])]) -> GraphTasks {
     GraphTasks {
         keys: tasks.iter().map(|(key, _)| Key::from(*key)).collect(),
-        run_specs: tasks.iter().map(|_| Bytes::from_static(b"N.")).collect(),
         dependencies: tasks.iter().map(|(_, used)| used.to_vec()).collect(),
         outside: tasks.iter().map(|_| Vec::new()).collect(),
         annotated: vec![0; tasks.len()],
@@ -202,25 +201,105 @@ fn batch(tasks: &[(&str, &[u64])]) -> GraphTasks {
     }
 }
 
+fn pickles(count: usize) -> GraphPickles {
+    GraphPickles {
+        run_specs: vec![Bytes::from_static(b"N."); count],
+        ..GraphPickles::default()
+    }
+}
+
+/// The keys of the tasks of a part with their priorities, the indices of those that are not needed any
+/// more, and whether other parts follow.
+fn part(event: SchedulerInput) -> (Vec<(String, i64)>, Vec<usize>, bool) {
+    let part = match event {
+        SchedulerInput::Submitted(_, submission) => submission.part,
+        SchedulerInput::SubmissionContinued(_, part) => part,
+        other => panic!("{other:?}"),
+    };
+    let tasks = part.tasks.iter();
+    let tasks = tasks.map(|task| (task.key.to_string(), task.order));
+    (tasks.collect(), part.unneeded, part.has_more)
+}
+
+/// A conversion of tasks of which the client wants `sum`.
+fn conversion(tasks: &[(&str, &[u64])]) -> Conversion {
+    let mut conversion = Conversion::new(UpdateGraph {
+        keys: ["sum"].into_iter().collect(),
+        ..UpdateGraph::default()
+    });
+    conversion.add(batch(tasks)).expect("all properties");
+    conversion.check().expect("all tasks");
+    conversion
+}
+
 #[test]
 fn converted_tasks_are_sorted() {
-    let mut conversion = Conversion::new(&UpdateGraph::default());
-    conversion
-        .add(batch(&[("sum", &[2, 1]), ("b", &[2]), ("a", &[])]))
-        .expect("all properties");
-    conversion.check().expect("all tasks");
-    let submission = conversion.finish(UpdateGraph::default()).expect("no cycle");
-    let tasks = submission.tasks.iter();
-    let tasks: Vec<_> = tasks
-        .map(|task| (task.key.to_string(), task.order))
-        .collect();
-    let expected = [("a", 0), ("b", 1), ("sum", 2)].map(|(key, order)| (key.to_owned(), order));
-    assert_eq!(tasks, expected);
+    let tasks: &[(&str, &[u64])] = &[("unused", &[2]), ("sum", &[3, 2]), ("b", &[3]), ("a", &[])];
+    let (order, mut converted) = conversion(tasks).order().expect("no cycle");
+    // Without `unused`, which no key needs.
+    assert_eq!(order, [3, 2, 1]);
+    let named = |tasks: &[(&str, i64)]| -> Vec<(String, i64)> {
+        let tasks = tasks.iter();
+        tasks
+            .map(|(key, order)| ((*key).to_owned(), *order))
+            .collect()
+    };
+    converted.add(pickles(3)).expect("as many as tasks");
+    assert!(converted.is_complete());
+    let (tasks, unneeded, has_more) = part(converted.take(ClientId(1)));
+    assert_eq!(tasks, named(&[("a", 0), ("b", 1), ("sum", 2)]));
+    assert!(unneeded.is_empty() && !has_more);
+}
+
+#[test]
+fn converted_tasks_come_in_parts() {
+    let tasks: &[(&str, &[u64])] = &[("sum", &[1, 2]), ("c", &[2]), ("b", &[3]), ("a", &[])];
+    let names = |event| {
+        let (tasks, unneeded, has_more) = part(event);
+        let names: Vec<String> = tasks.into_iter().map(|(key, _)| key).collect();
+        (names.join(" "), unneeded, has_more)
+    };
+    let (order, mut converted) = conversion(tasks).order().expect("no cycle");
+    assert_eq!(order, [3, 2, 1, 0]);
+    converted.add(pickles(2)).expect("at most as many as tasks");
+    assert_eq!(
+        (converted.ready_count(), converted.is_complete()),
+        (2, false)
+    );
+    // `a` is needed by `b` alone.
+    let first = converted.take(ClientId(1));
+    assert!(matches!(first, SchedulerInput::Submitted(ClientId(1), _)));
+    assert_eq!(names(first), ("a b".to_owned(), vec![0], true));
+    converted.add(pickles(1)).expect("at most as many as tasks");
+    let second = converted.take(ClientId(1));
+    assert_eq!(names(second), ("c".to_owned(), vec![], true));
+    converted.add(pickles(1)).expect("at most as many as tasks");
+    assert_eq!(
+        names(converted.take(ClientId(1))),
+        ("sum".to_owned(), vec![], false)
+    );
+    assert!(
+        converted.add(pickles(1)).is_err(),
+        "there are no more tasks"
+    );
+}
+
+#[test]
+fn a_graph_that_is_converted_again_follows_its_first_parts() {
+    let tasks: &[(&str, &[u64])] = &[("sum", &[1]), ("a", &[])];
+    let (_, mut converted) = conversion(tasks).order().expect("no cycle");
+    converted.continue_after(7);
+    converted.add(pickles(2)).expect("as many as tasks");
+    let SchedulerInput::SubmissionContinued(_, part) = converted.take(ClientId(1)) else {
+        panic!("there was a first part");
+    };
+    let sum = part.tasks.last().expect("two tasks");
+    assert!(matches!(sum.dependencies[..], [Dependency::Inside(7)]));
 }
 
 #[test]
 fn converted_tasks_may_be_wrong() {
-    let mut conversion = Conversion::new(&UpdateGraph::default());
+    let mut conversion = Conversion::new(UpdateGraph::default());
     conversion
         .add(batch(&[("a", &[1])]))
         .expect("all properties");
@@ -229,5 +308,5 @@ fn converted_tasks_may_be_wrong() {
         .add(batch(&[("b", &[0])]))
         .expect("all properties");
     conversion.check().expect("all tasks");
-    assert!(conversion.finish(UpdateGraph::default()).is_err());
+    assert!(conversion.order().is_err());
 }
