@@ -1,4 +1,4 @@
-//! Values that differ in numbers and strings only.
+//! Values that differ in numbers, strings and bytes only.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use super::{Kind, Node, Op, Slot, Tree};
 ///     h\x03K\x02\x86\x94h\x03K\x03\x86\x94h\x03N\x86\x94e.";
 /// let tree = Tree::new(pickle)?;
 /// let items: Vec<_> = tree.root().items().collect();
-/// let pattern = Pattern::of(items[0], items[1]).ok_or("they differ")?;
+/// let pattern = Pattern::of(items[0], items[1]).0.ok_or("they differ")?;
 /// assert!(pattern.fits(items[2]));
 /// assert!(!pattern.fits(items[3]));
 /// let numbers = pattern.own().map(|part| pattern.counterpart(part, items[2]).as_i64());
@@ -40,33 +40,48 @@ pub struct Pattern<'t, 'p> {
 }
 
 impl<'t, 'p> Pattern<'t, 'p> {
-    /// The pattern of `other`, if it is like `one`, which was created before.
+    /// The pattern of `other`, if it is like `one`, which was created before, and the number of their parts that
+    /// were compared.
     ///
-    /// The operations on an object must be a single state, and the items of a list, set or dictionary one
-    /// batch.
-    pub fn of(one: Node<'t, 'p>, other: Node<'t, 'p>) -> Option<Self> {
+    /// An object must have at most one batch of operations, and a list, set or dictionary one batch of items.
+    /// What `other` has for itself was created after `one`, and is not also in what both have.
+    pub fn of(one: Node<'t, 'p>, other: Node<'t, 'p>) -> (Option<Self>, usize) {
+        let mut parts = BTreeMap::new();
+        let pattern = Self::compared(one, other, &mut parts);
+        (pattern, parts.len())
+    }
+
+    /// As [`of`](Self::of). Adds to `parts`, by the id, whether a part of `other` is its own.
+    fn compared(
+        one: Node<'t, 'p>,
+        other: Node<'t, 'p>,
+        parts: &mut BTreeMap<u32, bool>,
+    ) -> Option<Self> {
         /// Of larger values, few are alike.
         const MAX_COUNT: usize = 1 << 12;
         let tree = other.tree;
+        let before = one.id;
         let shift = other.id.checked_sub(one.id).filter(|shift| *shift > 0)?;
-        // For each part of `other`, whether it is its own.
-        let mut parts = BTreeMap::new();
         let mut left = Vec::from([(one.id, other.id)]);
         while let Some((one, other)) = left.pop() {
             let is_own = one != other;
-            if is_own && one.checked_add(shift) != Some(other) {
+            // Parts of its own that are older would be those of several values.
+            if is_own && (one.checked_add(shift) != Some(other) || other <= before) {
                 return None;
             }
             match parts.insert(other, is_own) {
-                Some(before) if before != is_own => return None,
-                None if is_own => {}
-                _ => continue,
+                Some(known) if known != is_own => return None,
+                Some(_) => continue,
+                None => {}
             }
             if parts.len() > MAX_COUNT || tree.kind(one) != tree.kind(other) {
                 return None;
             }
-            let before = links(tree, tree.slot(one))?;
-            for (one, other) in before.into_iter().zip(links(tree, tree.slot(other))?) {
+            if !is_own && tree.kind(one).is_opaque() {
+                continue;
+            }
+            let known = links(tree, tree.slot(one))?;
+            for (one, other) in known.into_iter().zip(links(tree, tree.slot(other))?) {
                 if one.head != other.head || one.ids.len() != other.ids.len() {
                     return None;
                 }
@@ -137,7 +152,10 @@ impl<'t, 'p> Pattern<'t, 'p> {
             if kind.is_leaf() {
                 continue;
             }
-            for part in links(tree, slot).into_iter().flatten() {
+            let Some(parts) = links(tree, slot) else {
+                return false;
+            };
+            for part in parts {
                 let len = part.ids.len().saturating_add(1);
                 let Some((known, rest)) = expected.split_at_checked(len) else {
                     return false;
@@ -155,7 +173,13 @@ impl<'t, 'p> Pattern<'t, 'p> {
         expected.is_empty()
     }
 
-    /// What a value that fits has in the place of a part of [`root`](Self::root).
+    /// The number of parts that [`fits`](Self::fits) compares at most.
+    pub fn part_count(&self) -> usize {
+        self.own.len()
+    }
+
+    /// What a value that fits has in the place of a part of [`root`](Self::root). Of another value, it is any
+    /// part of the tree.
     pub fn counterpart(&self, part: Node<'t, 'p>, of: Node<'t, 'p>) -> Node<'t, 'p> {
         match self.has(part) {
             true => of.of(part.id.wrapping_add(of.id.wrapping_sub(self.root.id))),
@@ -182,6 +206,18 @@ impl Kind {
                 | Self::Float
                 | Self::Str
                 | Self::Bytes
+        )
+    }
+
+    /// Whether a value of which there are no patterns has no parts.
+    const fn is_opaque(self) -> bool {
+        matches!(
+            self,
+            Self::ByteString
+                | Self::ByteArray
+                | Self::ReadOnlyByteArray
+                | Self::Buffer
+                | Self::ReadOnlyBuffer
         )
     }
 }

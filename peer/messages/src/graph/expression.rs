@@ -73,7 +73,7 @@ pub(super) fn plan<'t, 'p>(
     let keys = GraphKeys::new(graphs.iter().map(|(graph, _)| *graph).collect());
     for (graph, layer) in &graphs {
         for (key, node) in graph.entries() {
-            let family = families.find(node);
+            let family = families.find(node, budget)?;
             let planned = Planned {
                 key: key_of(key, budget)?,
                 work: match family {

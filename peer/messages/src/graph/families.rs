@@ -1,4 +1,4 @@
-//! Tasks of a graph that differ in numbers and strings only: what was found out about one of them holds for
+//! Tasks of a graph that differ in numbers, strings and bytes only: what was found out about one of them holds for
 //! the others.
 
 use daskwire_pickle::tree::{self, Node, Pattern};
@@ -33,7 +33,7 @@ struct Family<'t, 'p> {
     /// The strings in which the tasks differ.
     strings: Vec<Node<'t, 'p>>,
     dependencies: Option<Known<'t, 'p>>,
-    /// The parts of calls that are the same in all tasks, and may be large.
+    /// The parts of calls that may be large.
     shareable: Option<Vec<Node<'t, 'p>>>,
     copy: Option<Template<'t, 'p>>,
 }
@@ -82,24 +82,41 @@ impl<'t, 'p: 't> Families<'t, 'p> {
     }
 
     /// The family of the next task.
-    pub(super) fn find(&mut self, node: Node<'t, 'p>) -> Option<usize> {
+    ///
+    /// # Errors
+    ///
+    /// If it takes more than the budget to compare it.
+    pub(super) fn find(
+        &mut self,
+        node: Node<'t, 'p>,
+        budget: &Budget,
+    ) -> Result<Option<usize>, GraphError> {
         if self.attempts_left == 0 {
-            return None;
+            return Ok(None);
         }
-        let fits = |family: &usize| self.families[*family].fits(node);
-        if let Some(place) = self.recent.iter().position(fits) {
-            self.recent[..=place].rotate_right(1);
-            self.attempts_left = MAX_ATTEMPTS;
-            return self.recent.first().copied();
+        for (place, family) in self.recent.iter().enumerate() {
+            let family = &self.families[*family];
+            if family.fits(node) {
+                self.recent[..=place].rotate_right(1);
+                self.attempts_left = MAX_ATTEMPTS.min(self.attempts_left + 1);
+                return Ok(self.recent.first().copied());
+            }
+            budget.spend(family.pattern.part_count())?;
         }
         self.attempts_left -= 1;
-        let last = self.last.replace(node)?;
-        let family = Family::of(last, node)?;
+        let Some(last) = self.last.replace(node) else {
+            return Ok(None);
+        };
+        let (family, compared_count) = Family::of(last, node);
+        budget.spend(compared_count)?;
+        let Some(family) = family else {
+            return Ok(None);
+        };
         self.families.push(family);
         let family = self.families.len() - 1;
         self.recent.insert(0, family);
         self.recent.truncate(MAX_RECENT);
-        Some(family)
+        Ok(Some(family))
     }
 
     /// The keys that a task of a family depends on, and what it calls, as [`Dependencies::of_part`].
@@ -136,28 +153,34 @@ impl<'t, 'p: 't> Families<'t, 'p> {
         Ok((keys, known.calls))
     }
 
-    /// The parts of the calls of a family that may be large, and are the same in all of its tasks. Others are in
-    /// one task only.
+    /// The parts of the calls of a task of a family that may be large.
     pub(super) fn shareable(
         &mut self,
         family: usize,
+        node: Node<'t, 'p>,
         budget: &Budget,
-    ) -> Result<&[Node<'t, 'p>], GraphError> {
+    ) -> Result<impl Iterator<Item = Node<'t, 'p>>, GraphError> {
         let Family {
             pattern, shareable, ..
         } = &mut self.families[family];
-        Ok(match shareable {
+        let nodes = match shareable {
             Some(nodes) => nodes,
             None => {
                 let mut nodes = Vec::new();
                 Part::Node(pattern.root()).visit_called(budget, |node| {
-                    if outline::is_shareable(node) && !pattern.has(node) {
+                    // Those of other tasks may be longer.
+                    let value = node.value();
+                    let may_vary = matches!(value, tree::Value::Str(_) | tree::Value::Bytes(_));
+                    if outline::is_shareable(node) || (may_vary && pattern.has(node)) {
                         nodes.push(node);
                     }
                 })?;
                 shareable.insert(nodes)
             }
-        })
+        };
+        budget.spend(nodes.len())?;
+        let parts = nodes.iter();
+        Ok(parts.map(move |part| pattern.counterpart(*part, node)))
     }
 
     /// Copies a task of a family to `out`. Returns whether it could.
@@ -173,10 +196,13 @@ impl<'t, 'p: 't> Families<'t, 'p> {
         let template = match copy {
             Some(template) => template,
             None => {
-                let (steps, bytes) = budget.left();
                 let root = pattern.root();
-                let pickle =
-                    copier.write(effects, budget, |copy, writer| copy.write(root, writer))?;
+                // Of the last attempt, for which there is space.
+                let (mut steps, mut bytes) = (0, 0);
+                let pickle = copier.write(effects, budget, |copy, writer| {
+                    (steps, bytes) = budget.left();
+                    copy.write(root, writer)
+                })?;
                 let mut pickle = pickle.to_vec();
                 let left = budget.left();
                 let leaves = copier.leaves.iter().copied();
@@ -203,7 +229,12 @@ impl<'t, 'p: 't> Families<'t, 'p> {
             let Some(encoded) = pattern.counterpart(*leaf, node).encoded() else {
                 return Ok(false);
             };
-            out.extend_from_slice(&template.pickle[end..place.start]);
+            let before = &template.pickle[end..place.start];
+            // A number may be in many places.
+            if out.len() + before.len() + encoded.len() > MAX_BASE_LEN {
+                return Ok(false);
+            }
+            out.extend_from_slice(before);
             out.extend_from_slice(encoded);
             end = place.end;
         }
@@ -211,6 +242,7 @@ impl<'t, 'p: 't> Families<'t, 'p> {
         if out.len() > MAX_BASE_LEN {
             return Ok(false);
         }
+        budget.spend_copy(out.len().saturating_sub(template.pickle.len()))?;
         let frame = (out.len() - BEFORE_FRAME) as u64;
         out[BEFORE_FRAME - 8..BEFORE_FRAME].copy_from_slice(&frame.to_le_bytes());
         Ok(true)
@@ -237,10 +269,18 @@ fn places<'t, 'p>(
 }
 
 impl<'t, 'p: 't> Family<'t, 'p> {
-    /// The family of two tasks.
-    fn of(one: Node<'t, 'p>, other: Node<'t, 'p>) -> Option<Self> {
-        class_of(other).filter(|(class, _)| matches!(*class, "Task" | "DataNode"))?;
-        let pattern = Pattern::of(one, other)?;
+    /// The family of two tasks, and the number of their parts that were compared.
+    fn of(one: Node<'t, 'p>, other: Node<'t, 'p>) -> (Option<Self>, usize) {
+        let class = class_of(other);
+        if !class.is_some_and(|(class, _)| matches!(class, "Task" | "DataNode")) {
+            return (None, 1);
+        }
+        let (pattern, count) = Pattern::of(one, other);
+        (pattern.and_then(Self::with), count)
+    }
+
+    /// The family of a pattern; `None` if what the tasks differ in may decide what they are.
+    fn with(pattern: Pattern<'t, 'p>) -> Option<Self> {
         let mut strings = Vec::new();
         for part in pattern.own() {
             match part.value() {

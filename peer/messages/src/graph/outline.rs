@@ -212,12 +212,11 @@ fn share<'t, 'p>(
                 uses.entry(node.index()).or_insert((node, 0)).1 += 1;
             }
         };
-        match task.family {
-            Some(family) => {
-                let nodes = families.shareable(family, budget)?;
-                nodes.iter().copied().for_each(count);
+        match (&task.work, task.family) {
+            (Part::Node(node), Some(family)) => {
+                families.shareable(family, *node, budget)?.for_each(count);
             }
-            None => task.work.visit_called(budget, &mut count)?,
+            _ => task.work.visit_called(budget, &mut count)?,
         }
     }
     let mut shared = Shared::new();
@@ -241,12 +240,11 @@ fn share<'t, 'p>(
     for (task, ..) in tasks {
         let mut has_shared = false;
         let visit = |node: Node<'_, '_>| has_shared |= shared.contains_key(&node.index());
-        match task.family {
-            Some(family) => {
-                let nodes = families.shareable(family, budget)?;
-                nodes.iter().copied().for_each(visit);
+        match (&task.work, task.family) {
+            (Part::Node(node), Some(family)) => {
+                families.shareable(family, *node, budget)?.for_each(visit);
             }
-            None => task.work.visit_called(budget, visit)?,
+            _ => task.work.visit_called(budget, visit)?,
         }
         if has_shared && let Some(call) = task.work.called(budget)? {
             task.work = Part::Call(Box::new(call));

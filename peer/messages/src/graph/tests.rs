@@ -1,6 +1,12 @@
+use daskwire_pickle::tree::Tree;
+
+use super::copy::Effects;
+use super::expression::plan;
+use super::families::Families;
+use super::plan::Converter;
 use super::*;
 use crate::Serialized;
-use crate::value::TreeReader;
+use crate::value::{Budget, TreeReader};
 
 #[test]
 fn graphs_round_trip() {
@@ -106,7 +112,7 @@ fn copies_tasks_with_unknown_objects() {
         panic!("{tasks:?}");
     };
     let (copy, _) = a.run_spec.to_serialized().pickle().expect("a pickle");
-    let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
+    let tree = Tree::new(&copy).expect("a pickle");
     let [_, function, one, other] = match tree.root().value() {
         daskwire_pickle::tree::Value::Call { arguments, .. } => {
             arguments.items().exactly().expect("four")
@@ -131,7 +137,7 @@ fn items_of_a_tuple_become_pickles_with_all_that_they_refer_to() {
     assert_eq!(copies.len(), 3);
     for (copy, in_list) in copies.iter().zip([false, true, false]) {
         let (copy, _) = copy.to_serialized().pickle().expect("a pickle");
-        let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
+        let tree = Tree::new(&copy).expect("a pickle");
         let mut node = tree.root();
         if in_list {
             [node] = node.items().exactly().expect("one");
@@ -163,9 +169,7 @@ fn objects_stay_the_same_in_several_places_and_in_themselves() {
         .iter()
         .map(|copy| copy.to_serialized().pickle().expect("a pickle").0);
     let pickles: Vec<_> = pickles.collect();
-    let trees = pickles
-        .iter()
-        .map(|it| daskwire_pickle::tree::Tree::new(it).expect("a pickle"));
+    let trees = pickles.iter().map(|it| Tree::new(it).expect("a pickle"));
     let [recursive, twice] = &trees.collect::<Vec<_>>()[..] else {
         panic!("not two: {copies:?}");
     };
@@ -350,7 +354,7 @@ fn finding_dependencies_of_shared_nodes_takes_linear_time() {
     use crate::value::Budget;
     let steps = |levels: usize| {
         let pickle = task_of(|writer| shared_lists(writer, levels));
-        let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let tree = Tree::new(&pickle).expect("a pickle");
         let budget = Budget::new(1 << 20, 1 << 20);
         let found = Dependencies::new(&tree).of_part(&plan::Part::Node(tree.root()), &budget);
         assert_eq!(found.expect("readable task").0, ["x".into()]);
@@ -372,7 +376,7 @@ fn references_in_plain_containers_are_no_dependencies() {
         writer.global("dask._task_spec", "TaskRef");
         writer.tuple(1).str("x").end().end().end();
     });
-    let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
+    let tree = Tree::new(&pickle).expect("a pickle");
     let found = Dependencies::new(&tree).of_part(
         &plan::Part::Node(tree.root()),
         &Budget::new(1 << 20, 1 << 20),
@@ -397,7 +401,7 @@ fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
         let pickle = task_of(|writer| shared_lists(writer, levels));
         let reading = TreeReader::new(&pickle, &[]);
         let (before, _) = reading.budget.left();
-        let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let tree = Tree::new(&pickle).expect("a pickle");
         let result = read::task(
             &read::TaskReader::new(&reading),
             tree.root(),
@@ -1222,6 +1226,18 @@ fn outlines(pickle: &[u8], has_families: bool) -> Result<Vec<Outline>, GraphErro
 }
 
 #[test]
+fn tasks_that_are_alike_have_a_family() {
+    let pickle = include_bytes!("alike.pickle");
+    let tree = Tree::new(pickle).expect("a pickle");
+    let budget = Budget::new(usize::MAX, usize::MAX);
+    let mut families = Families::new(&Effects::of(&tree, pickle));
+    let mut converter = Converter::new(&tree, &budget);
+    let plan = plan(tree.root(), &mut converter, &mut families, &budget).expect("a graph");
+    let alike = plan.tasks.iter().filter(|task| task.family.is_some());
+    assert!(alike.count() > 30);
+}
+
+#[test]
 fn tasks_that_are_alike_are_read_as_others() {
     // `pickle.dumps(LLGExpr(..))` with tasks of 21 forms in random order, each several times.
     let pickle = include_bytes!("alike.pickle");
@@ -1266,4 +1282,51 @@ fn tasks_that_are_alike_are_read_as_others() {
         assert_eq!(one.is_ok(), other.is_ok());
     }
     assert!(read_count > 30, "{read_count}");
+}
+
+#[test]
+fn tasks_may_refer_to_an_object_that_has_them_all() {
+    // Methods of an object, which appends `dask.delayed(self.step)(i)` to a list of its own, 8 times.
+    let pickle = include_bytes!("cyclic.pickle");
+    let tasks = outlines(pickle, true).expect("a graph");
+    assert_eq!(tasks.len(), 8);
+    assert_eq!(tasks, outlines(pickle, false).expect("a graph"));
+}
+
+/// A graph without frames of two layers, `len(x)` and `hash(x)` of six values of 300 bytes each, with
+/// so many bytes in place of these.
+fn layers(len: u32) -> Vec<u8> {
+    let pickle = include_bytes!("layers.pickle");
+    let mut changed = Vec::new();
+    let mut rest = &pickle[..];
+    while let Some((first, others)) = rest.split_first() {
+        // BINBYTES
+        if let Some((value, after)) = others.split_at_checked(304)
+            && (*first, &value[..4]) == (b'B', &300_u32.to_le_bytes())
+        {
+            changed.push(b'B');
+            changed.extend(len.to_le_bytes());
+            changed.resize(changed.len() + len as usize, value[4]);
+            rest = after;
+        } else {
+            changed.push(*first);
+            rest = others;
+        }
+    }
+    changed
+}
+
+#[test]
+fn layers_of_tasks_that_are_alike_share_large_values() {
+    let small = layers(310);
+    let tasks = outlines(&small, true).expect("a graph");
+    assert_eq!(tasks.len(), 12);
+    assert_eq!(tasks, outlines(&small, false).expect("a graph"));
+    for has_families in [true, false] {
+        let tasks = outlines(&layers(40_000), has_families).expect("a graph");
+        let shared = tasks.iter().filter(|task| task.is_shared).count();
+        assert_eq!((shared, tasks.len()), (6, 18), "families: {has_families}");
+        let mut others = tasks.iter().filter(|task| !task.is_shared);
+        assert!(others.all(|task| task.dependencies.len() == 1));
+    }
 }

@@ -266,6 +266,8 @@ impl State {
             if worker.is_running {
                 assert_eq!(rest(places), rest(expected), "{id:?}");
             }
+            let is_listed = self.stale_starts.contains(id);
+            assert_eq!(worker.is_start_stale, is_listed, "{id:?}");
             if places.is_idle {
                 idle.insert(*id);
             }

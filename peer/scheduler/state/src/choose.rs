@@ -276,7 +276,8 @@ impl State {
         if self.queued_count > 0 {
             self.todo.unbalanced.extend(&touched);
         }
-        if self.todo.has_room.is_empty() {
+        // Its memory is used again, unless it is much.
+        if self.todo.has_room.is_empty() && touched.capacity() <= 1 << 10 {
             touched.clear();
             self.todo.has_room = touched;
         }

@@ -1,5 +1,6 @@
 //! Tasks in order of priority, most of which come first or last.
 
+use core::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::model::{Priority, Queue, TaskId};
@@ -66,13 +67,13 @@ impl Line {
 
     /// The index in the run of a task that is or was there.
     fn find(&self, place: &Place) -> Option<usize> {
-        match self.run.front() {
-            Some((first, _)) if first == place => Some(0),
-            Some((first, _)) if first < place => self
-                .run
-                .binary_search_by(|(known, _)| known.cmp(place))
-                .ok(),
-            _ => None,
+        match self.run.front()?.0.cmp(place) {
+            Ordering::Equal => Some(0),
+            Ordering::Less => {
+                let found = self.run.binary_search_by(|(known, _)| known.cmp(place));
+                found.ok()
+            }
+            Ordering::Greater => None,
         }
     }
 
