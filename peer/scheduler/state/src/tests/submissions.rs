@@ -145,6 +145,12 @@ fn parts_of(client: ClientId, keys: &[&str], len: usize) -> Vec<SchedulerInput> 
     in_parts(client, submission, || len)
 }
 
+/// Checks that a client is told of one failed task, with a message that begins like this.
+fn assert_failed(cluster: &mut Cluster, client: ClientId, start: &str) {
+    let sent = cluster.sent_to_client(client);
+    assert!(sent.len() == 1 && sent[0].starts_with(start), "{sent:?}");
+}
+
 // ROLES SCHEDULER-12
 #[test]
 fn tasks_run_before_the_rest_of_their_graph_is_there() {
@@ -189,11 +195,7 @@ fn a_task_of_an_early_part_may_fail() {
     for part in parts {
         cluster.handle(part);
     }
-    let sent = cluster.sent_to_client(client);
-    assert!(
-        sent[0].starts_with("task-erred d ") && sent.len() == 1,
-        "{sent:?}"
-    );
+    assert_failed(&mut cluster, client, "task-erred d");
 }
 
 #[test]
@@ -208,11 +210,7 @@ fn the_rest_of_a_graph_may_be_refused() {
     };
     let refusal = Refusal::new(vec![Key::from("d")], reason);
     cluster.handle(SchedulerInput::SubmissionRefused(client, refusal));
-    let sent = cluster.sent_to_client(client);
-    assert!(
-        sent[0].starts_with("task-erred d RuntimeError") && sent.len() == 1,
-        "{sent:?}"
-    );
+    assert_failed(&mut cluster, client, "task-erred d RuntimeError");
     assert_eq!(
         cluster.sent_to_worker(worker),
         ["compute-task a", "free-keys a"]
@@ -254,11 +252,7 @@ fn parts_of_a_graph_count_together_for_the_memory_of_tasks() {
     for part in parts(client, &["d"]) {
         cluster.handle(part);
     }
-    let sent = cluster.sent_to_client(client);
-    assert!(
-        sent[0].starts_with("task-erred d MemoryError") && sent.len() == 1,
-        "{sent:?}"
-    );
+    assert_failed(&mut cluster, client, "task-erred d MemoryError");
     assert_eq!(
         cluster.sent_to_worker(worker),
         ["compute-task a", "free-keys a"]
