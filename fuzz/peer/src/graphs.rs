@@ -29,22 +29,29 @@ const BUDGET: Budget = Budget {
     },
 };
 
+/// Length in bytes of a pickle from which tasks may refer to objects that they share by a key.
+const LARGE: usize = 32 << 10;
+
 /// Checks that the scheduler's outline of a graph agrees with a full read, that
 /// a task is read the same as by a worker, and that the cost of both is linear
 /// in the pickle, regardless of sharing.
 ///
-/// The input: a flag, then a pickle or choices for a graph.
+/// The input: a flag, then a pickle or choices for a graph, whose tasks may be alike.
 pub(crate) fn graph(input: &[u8]) {
     let mut choices = Choices(input);
-    let pickle: Bytes = match choices.byte() % 4 {
+    let flag = choices.byte() % 4;
+    // Python's functions have effects, for which a task gets a function around them.
+    let is_written = flag >= 2;
+    let pickle: Bytes = match flag {
         0 => Bytes::copy_from_slice(choices.0),
         1 => repeated(choices.0).into(),
-        _ => match written(&choices) {
+        flag => match written(&mut choices, flag == 3) {
             Ok(pickle) => pickle.into(),
             Err(error) => panic!("the choices make no pickle: {error}"),
         },
     };
-    BUDGET.check(pickle.len(), || {
+    let len = pickle.len();
+    BUDGET.check(len, || {
         let expression = pickle_payload(pickle.clone());
         let _ = Submission::read(UpdateGraph {
             expr_ser: expression.clone(),
@@ -73,16 +80,19 @@ pub(crate) fn graph(input: &[u8]) {
             // The outline also has the dependencies in invalid functions.
             let is_listed = |key: &Key| dependencies.contains(key);
             assert!(read.dependencies().iter().all(is_listed), "{read:?}");
-            task(run_spec, key);
+            let task = task(run_spec, key);
+            if is_written && len < LARGE {
+                assert_eq!(task.as_ref(), Some(read));
+            }
         }
     });
 }
 
-fn task(run_spec: &Serialized, key: &Key) {
-    if let Ok(task) = Task::read(run_spec, key) {
-        assert_eq!(task.key, *key);
-        write(&task);
-    }
+fn task(run_spec: &Serialized, key: &Key) -> Option<Task> {
+    let task = Task::read(run_spec, key).ok()?;
+    assert_eq!(task.key, *key);
+    write(&task);
+    Some(task)
 }
 
 /// A task that was read can be written and read again.
@@ -98,22 +108,41 @@ fn write(task: &Task) {
     }
 }
 
-/// The pickle of a graph from these choices.
-fn written(choices: &Choices<'_>) -> Result<Vec<u8>, WriteError> {
-    let mut out = vec![0; 64 * choices.0.len() + (1 << 10)];
+/// The pickle of a graph from these choices. Tasks that are alike are made by the same choices, in other strings
+/// and numbers.
+fn written(choices: &mut Choices<'_>, are_alike: bool) -> Result<Vec<u8>, WriteError> {
+    let copy_count = match are_alike {
+        true => 2 + choices.below(4),
+        false => 1,
+    };
+    let len = copy_count * (64 * choices.0.len() + (1 << 10));
+    let mut out = vec![0; len];
     let mut levels = vec![WriterLevel::EMPTY; 256];
     let mut writer = Writer::with_options(&mut out, &mut levels, WriterOptions::default());
     let mut nodes = Nodes {
         choices: choices.clone(),
         writer: &mut writer,
         shared: Vec::new(),
+        globals: Vec::new(),
+        copy: 0,
     };
     let count = nodes.choices.below(8);
     nodes.reduce("dask._expr", "LLGExpr", 1);
-    nodes.writer.dict(count);
+    nodes.writer.dict(count * copy_count);
     for key in &KEYS[..count] {
-        nodes.writer.str(key);
-        nodes.node(8);
+        let (start, shared_count) = (nodes.choices.clone(), nodes.shared.len());
+        for copy in 0..copy_count {
+            nodes.choices = start.clone();
+            nodes.copy = copy;
+            match copy {
+                0 => nodes.writer.str(key),
+                _ => nodes.writer.str(&format!("{key}{copy}")),
+            };
+            nodes.node(8);
+            if copy + 1 < copy_count {
+                nodes.shared.truncate(shared_count);
+            }
+        }
     }
     let len = writer.finish()?.len();
     out.truncate(len);
@@ -127,24 +156,44 @@ struct Nodes<'n, 'w, 'b, 'c> {
     writer: &'n mut Writer<'w, 'b>,
     /// The memo indexes of the shared values.
     shared: Vec<u32>,
+    /// The classes and functions that were written, with their memo indexes.
+    globals: Vec<((&'static str, &'static str), u32)>,
+    /// The number of the copy, of tasks that are alike.
+    copy: usize,
 }
 
 impl Nodes<'_, '_, '_, '_> {
-    fn reduce(&mut self, module: &str, name: &str, argument_count: usize) {
-        self.writer
-            .reduce()
-            .global(module, name)
-            .tuple(argument_count);
+    fn reduce(&mut self, module: &'static str, name: &'static str, argument_count: usize) {
+        self.writer.reduce();
+        self.global(module, name);
+        self.writer.tuple(argument_count);
     }
 
-    fn spec(&mut self, class: &str, argument_count: usize) {
+    /// Writes a class or function, once as Python does.
+    fn global(&mut self, module: &'static str, name: &'static str) {
+        let known = self
+            .globals
+            .iter()
+            .find(|(known, _)| *known == (module, name));
+        if let Some((_, index)) = known {
+            self.writer.get(*index);
+        } else {
+            let index = self.writer.global(module, name).memoize();
+            self.globals.push(((module, name), index));
+        }
+    }
+
+    fn spec(&mut self, class: &'static str, argument_count: usize) {
         self.reduce("dask._task_spec", class, argument_count);
     }
 
     fn key(&mut self) {
         match self.choices.byte() {
-            byte @ 0..=200 => self.writer.str(KEYS[usize::from(byte % 8)]),
-            byte => self.writer.tuple(2).str("t").i64(byte.into()),
+            byte @ 0..=200 => self.writer.str(KEYS[(usize::from(byte) + self.copy) % 8]),
+            byte => {
+                let number = i64::from(byte) + self.copy as i64;
+                self.writer.tuple(2).str("t").i64(number)
+            }
         };
     }
 
@@ -162,15 +211,9 @@ impl Nodes<'_, '_, '_, '_> {
 
     fn function(&mut self, depth: usize) {
         match self.choices.below(6) {
-            0 => {
-                self.writer.global("operator", "add");
-            }
-            1 => {
-                self.writer.global("dask._task_spec", "_execute_subgraph");
-            }
-            2 => {
-                self.writer.global("dask.utils", "apply");
-            }
+            0 => self.global("operator", "add"),
+            1 => self.global("dask._task_spec", "_execute_subgraph"),
+            2 => self.global("dask.utils", "apply"),
             3 => {
                 self.reduce("operator", "methodcaller", 1);
                 self.writer.str("native:f").end().end();
@@ -208,7 +251,7 @@ impl Nodes<'_, '_, '_, '_> {
             // A value shared before.
             3..=5 => match self.shared.len() {
                 0 => {
-                    self.writer.i64(1);
+                    self.writer.i64(1 + self.copy as i64);
                 }
                 count => {
                     let index = count - 1 - self.choices.below(count);
@@ -273,7 +316,8 @@ impl Nodes<'_, '_, '_, '_> {
                 let count = self.choices.below(6);
                 let class = CONTAINERS[self.choices.below(CONTAINERS.len())];
                 self.writer.build().newobj();
-                self.writer.global("dask._task_spec", class).tuple(0).end();
+                self.global("dask._task_spec", class);
+                self.writer.tuple(0).end();
                 self.writer.end().tuple(11);
                 for _ in 0..5 {
                     self.writer.none();
@@ -317,7 +361,8 @@ impl Nodes<'_, '_, '_, '_> {
     fn task_with_state(&mut self, depth: usize) {
         let (arguments, keywords) = (self.choices.below(4), self.choices.below(3));
         self.writer.build().newobj();
-        self.writer.global("dask._task_spec", "Task").tuple(0).end();
+        self.global("dask._task_spec", "Task");
+        self.writer.tuple(0).end();
         self.writer.end().tuple(9);
         for _ in 0..5 {
             self.writer.none();
