@@ -825,9 +825,11 @@ impl Peer {
         self.ended()
     }
 
-    /// Waits until the process has ended. Returns whether it succeeded.
+    /// Waits until the process has ended and its log is complete. Returns whether it succeeded.
     pub fn ended(&mut self) -> bool {
-        self.process.wait().is_ok_and(|success| success)
+        let has_succeeded = self.process.wait().is_ok_and(|success| success);
+        self.log.wait_for_end();
+        has_succeeded
     }
 
     /// Kills the scheduler's worker `index`.
@@ -1015,4 +1017,19 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_a_process_that_has_ended_is_complete() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo ready >&2; seq 20000 >&2"]);
+        let is_ready = |log: &str| log.contains("ready").then(String::new);
+        let mut process = Peer::spawn_command("seq", &mut command, is_ready);
+        assert!(process.ended());
+        assert!(process.log().ends_with("\n20000\n"));
+    }
 }
