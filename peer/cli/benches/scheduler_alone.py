@@ -377,6 +377,7 @@ def measure(command, shape, count, workers, sync=None, journals=None):
     seconds = after.user + after.system - before.user - before.system
     return {
         "processor": seconds / task_count * 1e6,
+        "system": (after.system - before.system) / task_count * 1e6,
         "memory": grown / task_count,
         "p99": percentile(found["tasks"]) * 1e3,
         "heartbeat": max(found["heartbeats"]) * 1e3,
@@ -401,7 +402,7 @@ def main():
     }
     os.environ["DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"] = "1 hour"
     print(
-        "shape workers tasks scheduler: us/task, bytes/task, p99 of another client, "
+        "shape workers tasks scheduler: us/task, of these in the kernel, bytes/task, p99 of another client, "
         "longest heartbeat, s in all"
     )
     cases = itertools.product(
@@ -416,7 +417,7 @@ def main():
         found = measure(commands[name], shape, count, workers, sync, options.journals)
         journal = f", {found['journal']:.0f} bytes of journal" if sync else ""
         print(
-            f"{shape} {workers} {count} {name}: {found['processor']:.1f} us, "
+            f"{shape} {workers} {count} {name}: {found['processor']:.1f} us, {found['system']:.1f} us, "
             f"{found['memory']:.0f} bytes, {found['p99']:.1f} ms, "
             f"{found['heartbeat']:.0f} ms, {found['all']:.1f} s{journal}",
             flush=True,
